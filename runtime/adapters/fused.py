@@ -23,7 +23,7 @@ class FusedLaw(Law):
     name = "fused"
     capturable = True
 
-    def __init__(self, slots: Slots, sites: tuple[Site, ...]) -> None:
+    def __init__(self, slots: Slots, sites: tuple[Site, ...], by_row: bool = False) -> None:
         super().__init__(slots)
         device, count, most = slots.device, max(1, len(slots.slots)), max(len(site.modules) for site in sites)
         self._device, self._slots = device, slots
@@ -44,15 +44,19 @@ class FusedLaw(Law):
             torch.zeros(count, len(sites), most, dtype=torch.float32, device=device),
             max((slot.rank for slot in slots.slots), default=0),
         )
-        self._folds = adapted.can_fold(memory)
+        self._folds = not by_row and adapted.can_fold(memory)  # how it rounds depends on how many blocks there are
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
         self._tell, slots.placed = slots.placed, self._placed  # type: ignore[method-assign]
 
     def begin(self, rows: AdapterRows) -> None:
         super().begin(rows)
         if rows.device is None:
-            rows.device = {len(slots): self._blocks(slots) for slots in (rows.wanted, rows.tokens)}
+            rows.device = self.laid_out(rows)
         self._places = {count: adapted.found(self.pairs, blocks, self._shapes) for count, blocks in rows.device.items() if self._may_fold(count, blocks)}
+
+    def laid_out(self, rows: AdapterRows) -> dict[int, Blocks]:
+        """By how many rows."""
+        return {len(slots): self._blocks(slots) for slots in (rows.wanted, rows.tokens)}
 
     def _may_fold(self, count: int, blocks: Blocks) -> bool:
         """Whether products of so many rows go on through the adapters."""

@@ -15,7 +15,7 @@ def law_for(model: Decoder, slots: Slots, sites: tuple[Site, ...], deterministic
     if model.fused:
         from .fused import FusedLaw  # needs Triton
 
-        return FusedLaw(slots, sites)
+        return FusedLaw(slots, sites, by_row=deterministic)
     if cpu.can_compute(model.dtype, model.device):
         return CompiledLaw(slots, sites, len(model.layers), by_row=deterministic)
     return Law(slots, by_row=deterministic)

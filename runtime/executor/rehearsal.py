@@ -8,16 +8,21 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from ..adapters.of_step import OfStep
 from ..kernels.ahead import Jobs, compiling
 from ..sequences.ops import Op
 from ..sequences.sequence import SequenceState, Status, Work
+from ..sequences.terms import Terms
+from ..step.adapter_rows import NONE, AdapterRows
 
 if TYPE_CHECKING:
+    from ..adapters.fused import FusedLaw
     from .cuda_runner import CudaRunner
 
 log = logging.getLogger("sgl.runtime")
@@ -25,6 +30,8 @@ log = logging.getLogger("sgl.runtime")
 LIKELY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # decoding sequences whose graphs are captured first
 ALL = 256  # up to here those of all other sizes are captured too, when all else is
 LONG = (600, 1024, 4096)  # tokens of prompts that are bound by the device
+ADAPTED, SOME = (1, 2, 16, 32, 64), 8  # decoding sequences with adapters, and how many of these
+ADAPTED_PROMPTS = (17, 300, 600, 4096)
 FIRST = (17, 300, 600)  # tokens of prompts, after which a first request finds its libraries loaded
 THREADS = 8  # that compile at once
 
@@ -41,13 +48,13 @@ def longest_step(step_tokens: int, rows: int) -> int:
     return max(step_tokens, rows, rows + max(FIRST))
 
 
-def nobody(count: int, lo: int, hi: int) -> list[Work]:
-    """A step of `count` sequences that compute their tokens lo to hi."""
-    return [Work(_sequence(hi), lo, hi) for _ in range(count)]
+def nobody(count: int, lo: int, hi: int, adapters: int = 0) -> list[Work]:
+    """A step of `count` sequences that compute their tokens lo to hi, by so many adapters in turn."""
+    return [Work(_sequence(hi, str(index % adapters) if adapters else ""), lo, hi) for index in range(count)]
 
 
-def _sequence(length: int) -> SequenceState:
-    seq = SequenceState(0, status=Status.CLOSED)  # its row of the page table is the first to be given to others
+def _sequence(length: int, adapter: str) -> SequenceState:
+    seq = SequenceState(0, Terms(adapter=adapter), Status.CLOSED)  # its row of the page table is the first to be given to others
     seq.tokens.extend(np.zeros(length, np.int32))
     seq.slots.extend(np.zeros(length, np.int32))
     seq.ops.append(_Last())
@@ -76,6 +83,9 @@ def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> Jobs:
     with compiling(jobs):
         for work in _all(runner):
             runner.forward(work)
+        with _slots_by_number(runner):
+            for work in _adapted(runner):
+                runner.forward(work)
         sampler()
     jobs.wait()
     return jobs
@@ -94,11 +104,46 @@ def _all(runner: CudaRunner) -> Iterator[list[Work]]:
             yield from (nobody(count, chosen, chosen + 1) for count in range(1, 1 + min(2, runner.rows)))
 
 
-def prompts(runner: CudaRunner, tokens: int) -> list[Work]:
+class _ByNumber(OfStep):
+    """Adapters are called by the slots that they would lie in, where nothing has to be."""
+
+    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
+        return [int(digest) if digest else NONE for digest in digests]
+
+    def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
+        rows = super().rows(digests, lengths, wanted)
+        if rows is None:
+            return None
+        unasked = AdapterRows(np.full_like(rows.tokens, NONE), np.full_like(rows.wanted, NONE))
+        unasked.device = cast("FusedLaw", self.shadow.law).laid_out(rows)
+        return unasked
+
+
+@contextmanager
+def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
+    theirs = runner.adapters
+    runner.adapters = None if theirs is None else _ByNumber(theirs.slots, theirs.shadow)
+    try:
+        yield
+    finally:
+        runner.adapters = theirs
+
+
+def _adapted(runner: CudaRunner) -> Iterator[list[Work]]:
+    """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
+    slots = len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.law.capturable else 0
+    for size in runner.decode_sizes if slots else ():
+        if size in ADAPTED or size == runner.decode_sizes[-1]:
+            yield from (nobody(size, 1, 2, count) for count in sorted({1, min(size, slots, SOME), min(size, slots)}))
+    for tokens in ADAPTED_PROMPTS if slots else ():
+        yield prompts(runner, tokens, 1)
+
+
+def prompts(runner: CudaRunner, tokens: int, adapters: int = 0) -> list[Work]:
     """A step of about so many new tokens, in as many sequences as that takes, shorter where there is no room for them."""
     longest = max(1, runner.context - 1)
     count = min(-(-tokens // longest), max(1, runner.rows - 1))
-    return nobody(count, 0, min(longest, -(-tokens // count)))
+    return nobody(count, 0, min(longest, -(-tokens // count)), adapters)
 
 
 def captures(runner: CudaRunner) -> Iterator[None]:

@@ -60,7 +60,7 @@ class Product:
 
 
 @entry
-@triton.jit(do_not_specialize=["site"])
+@triton.jit(do_not_specialize=["site", "blocks"], do_not_specialize_on_alignment=["table", "order"])
 def shrink(
     x, h, memory, starts, ranks, scales, table, order, x_stride, inputs, site, sites, most_pieces, pieces, blocks,
     ROWS: tl.constexpr, RANK: tl.constexpr, DEPTH: tl.constexpr, CUT: tl.constexpr, GRAIN: tl.constexpr,
@@ -95,7 +95,7 @@ def shrink(
 
 
 @entry
-@triton.jit(do_not_specialize=["site"])
+@triton.jit(do_not_specialize=["site", "blocks"], do_not_specialize_on_alignment=["table", "order"])
 def expand(
     y, h, memory, starts, ranks, scales, table, order, tiles, y_stride, inputs, outputs, site, sites, most_pieces, pieces, blocks,
     ROWS: tl.constexpr, RANK: tl.constexpr, OUTPUTS: tl.constexpr, STEPS: tl.constexpr, PARTS: tl.constexpr, GRAIN: tl.constexpr,

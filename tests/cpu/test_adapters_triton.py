@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,14 @@ from peft_adapters import make_adapter
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.adapters.adapter import Packing
+from sgl.runtime.adapters.laws import law_for
 from sgl.runtime.adapters.product import Law, rows_of
 from sgl.runtime.adapters.sites import Run, Site
 from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.executor import rehearsal
+from sgl.runtime.kernels import ahead
 from sgl.runtime.layers.linear import Linear
+from sgl.runtime.sequences.sequence import Work
 from sgl.runtime.step.adapter_blocks import FEW, StaticRows, blocks_for, laid_out
 
 fused = pytest.importorskip("sgl.runtime.adapters.fused")
@@ -110,6 +117,15 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
         assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_no_product_goes_on_where_bits_must_not_depend_on_the_batch(deterministic, monkeypatch):
+    """It would round elsewhere with up to eight blocks than with more."""
+    monkeypatch.setattr(adapted, "can_fold", lambda memory: True)
+    slots, _ = slots_with(torch.bfloat16, (8,))
+    law: Any = law_for(SimpleNamespace(fused=True), slots, SITES, deterministic)  # type: ignore[arg-type]
+    assert law._may_fold(4, law._blocks(np.array([0, 0, 1, 0], np.int32))) is not deterministic
+
+
 def test_tiles_of_several_pieces_are_not_fused():
     assert adapted.pieces_of([(0, 0, 128), (1, 128, 192)]).tolist() == [0, 0, 1]
     assert adapted.pieces_of([(0, 0, 100), (1, 100, 192)]) is None
@@ -161,6 +177,50 @@ def test_the_runner_of_a_gpu_has_graphs_of_their_own_for_adapters(tmp_path, monk
     tokens, (by, static) = found()
     assert tokens == expected and by == "fused"
     assert {blocks for _, blocks in static} > {0}
+
+
+class Asked:
+    """Stands for `Jobs`: which kernels are asked for, as they are compiled apart."""
+
+    def __init__(self) -> None:
+        self.kinds: set[Any] = set()
+
+    def add(self, launch: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        kernel = launch.__self__
+        alike, anywhere = (kernel.kwargs.get(name) or () for name in ("do_not_specialize", "do_not_specialize_on_alignment"))
+        given = dict(zip(inspect.signature(kernel.fn).parameters, args, strict=False)) | options
+        kinds = {name: type(value) if name in alike else ahead._kind(value)[:1] if name in anywhere else (ahead._kind(value), ahead._plain(value) if name in options else None) for name, value in given.items()}
+        self.kinds.add((kernel.fn.__module__, kernel.fn.__name__, *kinds.items()))
+
+    def wait(self) -> None:
+        pass
+
+
+def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(tmp_path, monkeypatch):
+    """Whatever mix of adapters decode steps and prompts have."""
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU, tests/gpu does the same")
+    path = write_checkpoint(tmp_path / "base", tokenizer=True, num_hidden_layers=2)
+    pretend(monkeypatch)
+    monkeypatch.setattr(rehearsal, "Jobs", lambda device, threads: Asked())
+    draw = random.Random(0)
+    with Engine(path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}) as engine:
+        runner: Any = engine._core.runner
+
+        def asked(*steps: list[Work]) -> set[Any]:
+            found = Asked()
+            with ahead.compiling(found), rehearsal._slots_by_number(runner):
+                for work in steps:
+                    runner.forward(work)
+            return {kind for kind in found.kinds if "adapters" in kind[0]}
+
+        before = engine._core.call(lambda: rehearsal.compile_all(runner, lambda: None)).kinds
+        for _ in range(24):
+            mixed = [work for count in range(draw.randint(1, 4)) for work in rehearsal.nobody(draw.randint(1, 10), 1, 2, draw.randint(0, 12))]
+            prompts = rehearsal.nobody(draw.randint(1, 3), 0, draw.choice([draw.randint(2, 60), draw.randint(200, 500)]), draw.randint(1, 3))
+            kinds = engine._core.call(lambda steps=(mixed, prompts): asked(*steps))
+            assert kinds and kinds <= before
+        assert engine._core.runner.adapters is engine._core.adapters and engine.stats().adapters["slots_held"] == 0
 
 
 def test_rows_are_laid_out_by_slot():
