@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from .cache.tree import CacheTree
 from .calibration import Recorded, described, given
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
+from .loading.source import given_tensors
 from .loop.assemble import Assembled, assemble
 from .loop.config import EngineConfig
 from .loop.metrics import Stats
@@ -257,24 +258,23 @@ class Engine:
 
     # other weights
 
-    def update_weights(self, origin: str | Path | Mapping[str, Tensor]) -> int:
+    def update_weights(self, origin: str | Path | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> int:
         """Load other weights for the same model, between two steps. Returns the number of bytes read.
 
-        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device). They
-        are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
+        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device): a mapping,
+        or pairs of name and tensor, of which all are taken before anything changes. They are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
         which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an error
         during loading, the old weights are loaded again from their files.
         """
-        if self.config.process and self.config.replicas == 1 and isinstance(origin, Mapping):
+        if self.config.process and self.config.replicas == 1 and not isinstance(origin, str | os.PathLike):
             raise ConfigError("update_weights of tensors: the model is in another process (process=True, or several ranks); give a model directory")
-        if not isinstance(origin, Mapping):
-            self._check_open()
-            origin = str(resolve_model(origin, load_format=self.config.load_format).absolute())
+        self._check_open()
+        taken = str(resolve_model(origin, load_format=self.config.load_format).absolute()) if isinstance(origin, str | os.PathLike) else given_tensors(origin)
         size: int
-        size, changed = self._ask("update", origin)
+        size, changed = self._ask("update", taken)
         self._info |= changed
-        if isinstance(origin, str):
-            self.model_path = self._info["model_path"] = origin
+        if isinstance(taken, str):
+            self.model_path = self._info["model_path"] = taken
         return size
 
     # experts that lie whole on ranks

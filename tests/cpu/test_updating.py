@@ -75,6 +75,20 @@ def test_tensors_of_a_training_loop(engine: Engine, folders: list[Path], expecte
     assert ids(engine) == expected[0]
 
 
+def test_pairs_of_names_and_tensors_that_come_one_by_one(engine: Engine, folders: list[Path], expected: list[list[int]]) -> None:
+    engine.update_weights(iter(load_file(folders[1] / "model.safetensors").items()))
+    assert ids(engine) == expected[1]
+
+
+@pytest.mark.parametrize(("given", "message"), [(3, "not 3"), ([("one", torch.zeros(2)), ("one", torch.zeros(2))], "'one' twice"), ([torch.zeros(2)], "pairs of name and tensor"), (None, "not None")])
+def test_what_is_no_weights_changes_nothing(engine: Engine, expected: list[list[int]], given: object, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        engine.update_weights(given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a model is named by a directory, .* not by dict"):
+        Engine({})  # type: ignore[arg-type]
+    assert ids(engine) == expected[0]
+
+
 def test_what_runs_goes_on_with_its_text_under_the_new_weights(folders: list[Path]) -> None:
     """Each text is the old model's up to some token, and what the new model says of that from there on."""
     prompts, long = ["one", "two and", "three"], SamplingParams(max_tokens=120, temperature=0, ignore_eos=True)
