@@ -227,7 +227,8 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the start.
-
+        `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at a
+        time, counted; of rank 0's part where there are several. None for random weights.
         `layers`: which code computes which layers (see `models.explain.Layers`); `slower`: one line for each reason
         why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.

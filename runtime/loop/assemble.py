@@ -33,6 +33,7 @@ from ..models.expert_places import OPTION, ExpertPlaces
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.kv_scales import told
+from ..models.loaded import loading_told
 from ..models.recurrent_claims import require_exact
 from ..models.spec import Experts, Model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
@@ -376,6 +377,7 @@ def _info(
         "restarts": 0,
         "architecture": model.config.architecture,
         "parameters": model.parameter_count,
+        "loading": loading_told(model),
         "hidden_size": model.config.hidden_size,
         "device": str(choice.device),
         "dtype": str(choice.dtype).removeprefix("torch."),

@@ -84,7 +84,7 @@ def test_pairs_of_names_and_tensors_that_come_one_by_one(engine: Engine, folders
 def test_what_is_no_weights_changes_nothing(engine: Engine, expected: list[list[int]], given: object, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         engine.update_weights(given)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a model is named by a directory, .* not by dict"):
+    with pytest.raises(ConfigError, match=r"a model is named by a directory, .* not by dict"):
         Engine({})  # type: ignore[arg-type]
     assert ids(engine) == expected[0]
 
