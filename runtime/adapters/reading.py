@@ -66,6 +66,8 @@ class Reader:
             return self._packing.pack(read_adapter(path, self._model, shapes, self._tensor))
         if not path.is_dir():
             raise CheckpointError(f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}, or a .gguf file")
+        if not (path / CONFIG).is_file():
+            raise CheckpointError(f"{path} holds no {CONFIG}; an adapter is a directory with it and {SAFETENSORS}, or a .gguf file")
         config = PeftConfig.of(read_json(path / CONFIG), str(path / CONFIG), self._base is not None)
         source = self._source(path)
         found, others = self._sorted(source)

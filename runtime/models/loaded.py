@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -45,8 +46,7 @@ class Held:
 
     def sealed(self, tensors: Iterable[Tensor]) -> None:
         """The part that came first is kept as these."""
-        for storage in (tensor.untyped_storage() for tensor in tensors if not tensor.is_meta):
-            self._kept[storage.data_ptr()] = storage.nbytes()
+        self._kept |= dict(_memory(tensor) for tensor in tensors if not tensor.is_meta)
         self._note()
         self._coming.popleft()
 
@@ -56,3 +56,11 @@ class Held:
 
     def _note(self) -> None:
         self.peak = max(self.peak, sum(self._kept.values()) + sum(self._coming))
+
+
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Where it lies, which tells apart what does not share it, and its bytes. Those in a layout of oneDNN's own show neither."""
+    if tensor.layout is not torch.strided:
+        return id(tensor), tensor.numel() * tensor.itemsize
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()

@@ -150,6 +150,8 @@ def test_missing_and_pickled_files_are_told(made, tmp_path):
     rig, reader, path, _ = made
     with pytest.raises(CheckpointError, match="not a directory"):
         reader.read(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"holds no adapter_config\.json; an adapter is"):
+        reader.read(tmp_path)
     shutil.copy(path / "adapter_config.json", tmp_path)
     with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors is missing"):
         reader.read(tmp_path)
