@@ -26,8 +26,10 @@ def prove(decoder: GenericDecoder) -> None:
     sequences = _sequences(decoder)
     try:
         expected, found = _alone(decoder, sequences), _packed(decoder, sequences)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:  # of the model's own code
-        raise ConfigError(f"{decoder.config.architecture} does not compute a few tokens by transformers' own implementation over our cache ({type(error).__name__}: {error})") from error
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as failure:  # of the model's own code
+        raise ConfigError(f"{decoder.config.architecture} does not compute a few tokens by transformers' own implementation over our cache ({type(failure).__name__}: {failure})") from failure
     for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error <= BOUNDS[decoder.dtype]:
