@@ -119,6 +119,7 @@ async def server_info(request: Request) -> dict[str, Any]:
     """What runs and how: the engine's options, its account of itself, its counters."""
     state = request.app.state
     told = (await asyncio.to_thread(state.engine.stats)).as_dict()
+    info = state.engine.info()
     return {
         "version": own_version(),
         "model_path": state.engine.model_path,
@@ -126,7 +127,7 @@ async def server_info(request: Request) -> dict[str, Any]:
         "served_model_name": state.models[0],
         "uptime": time.time() - state.opened,
         "options": _seen(dataclasses.asdict(state.engine.config), "adapters", state.adapters),
-        "engine": state.engine.info(),
+        "engine": {**info, "adapters": _seen(info["adapters"], "outside", state.adapters)},
         "stats": {**told, "adapters": _seen(told["adapters"], "by_name", state.adapters)},
     }
 
