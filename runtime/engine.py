@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,10 @@ from .adapters.front import AdapterFront
 from .adapters.trained import Trained
 from .cache.tree import CacheTree
 from .calibration import Recorded, described, given
+from .calibration.laid import Laid
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
+from .loading.source import given_tensors
 from .loop.assemble import Assembled, assemble
 from .loop.config import EngineConfig
 from .loop.metrics import Stats
@@ -74,7 +76,7 @@ class Engine:
         self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
-        self._owner, self._trained = os.getpid(), Trained()
+        self._owner, self._trained, self._laid = os.getpid(), Trained(), Laid()
         self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner, standing.use(parts.config.grammar_process))
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
@@ -226,7 +228,8 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the start.
-
+        `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at a
+        time, counted; of rank 0's part where there are several. None for random weights.
         `layers`: which code computes which layers (see `models.explain.Layers`); `slower`: one line for each reason
         why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.
@@ -257,25 +260,25 @@ class Engine:
 
     # other weights
 
-    def update_weights(self, origin: str | Path | Mapping[str, Tensor]) -> int:
+    def update_weights(self, origin: str | Path | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> int:
         """Load other weights for the same model, between two steps. Returns the number of bytes read.
 
-        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device). They
-        are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
+        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device): a mapping,
+        or pairs of name and tensor, of which all are taken before anything changes. With `process` or several ranks they are written to a temporary folder first. They are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
         which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an error
         during loading, the old weights are loaded again from their files.
         """
-        if self.config.process and self.config.replicas == 1 and isinstance(origin, Mapping):
-            raise ConfigError("update_weights of tensors: the model is in another process (process=True, or several ranks); give a model directory")
-        if not isinstance(origin, Mapping):
-            self._check_open()
-            origin = str(resolve_model(origin, load_format=self.config.load_format).absolute())
-        size: int
-        size, changed = self._ask("update", origin)
-        self._info |= changed
-        if isinstance(origin, str):
-            self.model_path = self._info["model_path"] = origin
-        return size
+        self._check_open()
+        if isinstance(origin, str | os.PathLike):
+            path = str(resolve_model(origin, load_format=self.config.load_format).absolute())
+            size = self._updated(path)
+            self.model_path = self._info["model_path"] = path
+            return size
+        tensors = given_tensors(origin)
+        if not self.config.process or self.config.replicas > 1:
+            return self._updated(tensors)
+        with self._laid.written(Path(self.model_path), tensors) as folder:
+            return self._updated(str(folder))
 
     # experts that lie whole on ranks
 
@@ -302,6 +305,7 @@ class Engine:
         self._finalizer()
         self._core.forget()
         self._trained.close()
+        self._laid.close()
         if self._info["device"].startswith("cuda") and not self.config.process:
             gc.collect()  # a cycle through a failed step's traceback would hold the weights
             torch.cuda.empty_cache()
@@ -329,6 +333,12 @@ class Engine:
     def _adapt(self, name: str, *args: Any) -> Any:
         self._check_open()
         return self._core.adapt(name, *args)
+
+    def _updated(self, origin: str | Mapping[str, Tensor]) -> int:
+        size: int
+        size, changed = self._ask("update", origin)
+        self._info |= changed
+        return size
 
     def _ask(self, name: str, *args: Any) -> Any:
         self._check_open()

@@ -31,6 +31,7 @@ or "ids"; or from a function of a Python file, FILE.py:FUNCTION, which is called
 (program.run_batch(inputs, backend=engine)). --heldout measures what was lost, on texts that were not calibrated by, and of a
 function's also on the answers alone.
 """
+GROUPED, GROUP = ("int4", "int4_gptq"), 64
 FUNCTION_OF = ".py:"  # between a file and the name of its function
 
 
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
     parser.add_argument("--weights", default="int4", help="one of the kinds above (default: int4)")
-    parser.add_argument("--group", type=int, default=64, help="inputs that share a scale, of int4 and int4_gptq (default: 64)")
+    parser.add_argument("--group", type=int, help="inputs that share a scale, of int4 and int4_gptq (default: 64)")
     parser.add_argument("--calibration", metavar="FILE", help="texts like those that the model is for, or FILE.py:FUNCTION")
     parser.add_argument("--heldout", metavar="FILE", help="other such texts, to measure by, or FILE.py:FUNCTION")
     parser.add_argument("--device", default="cpu", help="where layers are computed: cpu, cuda, ... (default: cpu)")
@@ -71,12 +72,16 @@ def _quantized(options: argparse.Namespace) -> Report:
     from sgl.runtime.executor.device import named_device
     from sgl.runtime.loading import resolve_model
 
-    if options.calibration is not None and not layout_for(options.weights, options.group).calibrated:
+    group = options.group
+    if group is not None and options.weights not in GROUPED:
+        raise ConfigError(f"--group is for --weights {' and '.join(GROUPED)}, here: {options.weights}; leave it out")
+    group = GROUP if group is None else group
+    if options.calibration is not None and not layout_for(options.weights, group).calibrated:
         raise ConfigError(f"--calibration: nothing uses it with --weights {options.weights}; leave it out, or take int4_gptq")
     origin = resolve_model(options.model)
     calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
     return quantize(
-        origin, options.out, options.weights, group=options.group, device=named_device(options.device),
+        origin, options.out, options.weights, group=group, device=named_device(options.device),
         calibration=[piece.ids for piece in calibration], held_out=held_out,
     )  # fmt: skip
 

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from ..chat import ChatTemplate
 from ..nodes.ir import (
+    SglAdapterBegin,
+    SglAdapterEnd,
     SglConstantText,
     SglExpr,
     SglExprList,
@@ -125,7 +127,7 @@ class TracedText:
         placed = self.traced.place(node, where)
         if isinstance(node, SglConstantText):
             return ()
-        if not isinstance(node, SglVarScopeBegin | SglVarScopeEnd):
+        if not isinstance(node, SglAdapterBegin | SglAdapterEnd | SglVarScopeBegin | SglVarScopeEnd):
             self.traced.lose_text()
         self.traced.free_turns |= isinstance(node, SglPastCalls)
         if isinstance(node, SglGen | SglSelect):
@@ -209,6 +211,9 @@ class TracedText:
         self += begin
         yield
         self += end
+
+    def adapter(self, name: Any) -> Any:
+        return self._bracket(SglAdapterBegin(name), SglAdapterEnd())
 
     def var_scope(self, name: str) -> Any:
         return self._bracket(SglVarScopeBegin(name), SglVarScopeEnd(name))

@@ -9,11 +9,20 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import TraceError
-from ..nodes.ir import SglExpr, SglExprList, SglImage, SglSeparateReasoning, SglSubmitted, SglVideo
+from ..nodes.ir import (
+    SglAdapterBegin,
+    SglExpr,
+    SglExprList,
+    SglImage,
+    SglSeparateReasoning,
+    SglSubmitted,
+    SglVideo,
+)
 from ..nodes.primitives import as_node
 from ..nodes.traced import SglArgument, SglVariable, SglWords
 from ..nodes.words import worded
 from ..places.place import caller_place
+from ..sampling.adapters import checked
 from ..typed.reading import Reading
 
 if TYPE_CHECKING:
@@ -198,6 +207,8 @@ def _inside(value: Any) -> list[Any]:
         return [value.expr]
     if isinstance(value, SglWords):
         return [value.text]
+    if isinstance(value, SglAdapterBegin):
+        return [value.name]
     return [value.path] if isinstance(value, SglImage | SglVideo) else []
 
 
@@ -210,6 +221,8 @@ def _filled_node(node: SglExpr, fill: Callable[[Any], Any]) -> Any:
         return SglSeparateReasoning(node.model_type, SglExprList(as_nodes([filled(node.expr, fill)])))
     if isinstance(node, SglWords):
         return worded(node, filled(node.text, fill))
+    if isinstance(node, SglAdapterBegin):
+        return SglAdapterBegin(checked(filled(node.name, fill)))
     if isinstance(node, SglImage):
         return SglImage(filled(node.path, fill))
     return SglVideo(filled(node.path, fill), node.num_frames) if isinstance(node, SglVideo) else node

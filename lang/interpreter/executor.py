@@ -77,9 +77,12 @@ class StreamExecutor(StateReader):
         self.inline = inline
         self.sid = fresh_id()
         self.stream = stream or backend.open()
+        self._left: list[Stream] = []  # of other adapters, where something may be pending
         self.control = control or RunControl(backend)
         self.branch = branch or self.control.root
         self.pieces = self.branch.pieces
+        self.adapter = self.branch.adapter
+        self.adapters: list[Adapter] = []  # to go back to, the innermost last
         self.chat_template = backend.get_chat_template()
         self.conversation = self.branch.conversation = Conversation(self.chat_template, self.branch.turns)
         self.vars = Variables()
@@ -116,6 +119,7 @@ class StreamExecutor(StateReader):
         self._binding_to, self.pieces = self.vars, self.branch.pieces
         self.conversation = self.branch.conversation or Conversation(self.chat_template)
         self.stream, self._called, self._samples = None, weakref.WeakSet(), set()  # type: ignore[assignment]
+        self._left, self.adapter, self.adapters = [], self.branch.adapter, []
         self._submitting, self._counting = threading.RLock(), threading.Lock()
 
     # --- nodes -------------------------------------------------------------------------------------------
@@ -159,6 +163,8 @@ class StreamExecutor(StateReader):
 
     def bind(self, name: Name, piece: Pending) -> Pending:
         """Add text that will come, as the value of a name."""
+        if self.adapter != self.branch.adapter:
+            piece.adapter = self.adapter
         self.pieces.put(piece)
         self._binding_to.bind(name, piece)
         return piece
@@ -204,8 +210,20 @@ class StreamExecutor(StateReader):
         """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
         if self.failure:
             return [self.backend.open() for _ in range(size)]
-        based = self.branch.adapter is None and not any(adapters or ())
+        based = self.adapter is None and not any(adapters or ())
         return self.stream.fork(size) if adapters is None or based else self.stream.fork_adapted(adapters)
+
+    def adapt(self, adapter: Adapter) -> None:
+        """Have another adapter compute what follows: on a fork of the stream, which shares the text alone. What is queued is done as before."""
+        if adapter == self.adapter:
+            return
+        (stream,) = self.forked_streams(1, [adapter])
+        self.stream.close()
+        with self._counting:  # who stops the state meanwhile finds both
+            self._left.append(self.stream)
+            self.stream, self.adapter = stream, adapter
+        if self.failure:
+            _abort(stream)
 
     def _alarm(self, piece: Pending, timeout: float | None) -> Alarm | None:
         if timeout is None:
@@ -294,8 +312,8 @@ class StreamExecutor(StateReader):
     def _stop(self, error: ProgramError) -> None:
         with self._counting:
             self.failure = self.failure or error
-            samples = list(self._samples)
-        for stream in (self.stream, *samples):
+            samples = [*self._samples, *self._left, self.stream]
+        for stream in samples:
             _abort(stream)
         for piece in self.branch.own:
             if isinstance(piece, Pending):
@@ -309,7 +327,7 @@ class StreamExecutor(StateReader):
         with self._submitting:
             self._check_open("fork()", caller_place())
             streams = self.forked_streams(size, adapters)
-            names = adapters or [self.branch.adapter] * size
+            names = adapters or [self.adapter] * size
             return [self._child(stream, variables or self.vars, name) for stream, name in zip(streams, names, strict=True)]
 
     def _child(self, stream: Stream, variables: Variables, adapter: Adapter) -> StreamExecutor:

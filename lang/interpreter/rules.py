@@ -12,6 +12,8 @@ from ..backend import GenRequest, Media, SelectRequest
 from ..chat.reasoning import marks_of, split_reasoning
 from ..errors import ProgramError, node_failure
 from ..nodes.ir import (
+    SglAdapterBegin,
+    SglAdapterEnd,
     SglCommitLazy,
     SglConstantText,
     SglExpr,
@@ -142,6 +144,16 @@ def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: Place | Non
     executor.name(node.name, Span(executor.pieces.items[start:]))
 
 
+def adapter_begin(executor: StreamExecutor, node: SglAdapterBegin, where: Place | None) -> None:
+    before = executor.adapter
+    executor.adapt(node.name)  # of a name that is not loaded it raises, and nothing has begun
+    executor.adapters.append(before)
+
+
+def adapter_end(executor: StreamExecutor, node: SglAdapterEnd, where: Place | None) -> None:
+    executor.adapt(executor.adapters.pop())
+
+
 def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -> None:
     executor.stream.prefill()
 
@@ -156,6 +168,8 @@ RULES: dict[type[SglExpr], Rule] = {  # nodes of other rooms add their own
     SglImage: image,
     SglVideo: video,
     SglSeparateReasoning: separate_reasoning,
+    SglAdapterBegin: adapter_begin,
+    SglAdapterEnd: adapter_end,
     SglVarScopeBegin: scope_begin,
     SglVarScopeEnd: scope_end,
     SglCommitLazy: commit,

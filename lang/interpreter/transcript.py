@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from types import EllipsisType
 from typing import Any
 
 from sgl.runtime.text.passage import Passage, joined
@@ -64,12 +65,12 @@ class Pending:
     """Text that an operation of the backend makes. It is done once its feed of chunks is closed.
 
     With `samples` > 1 several operations run side by side: the value is the list of all their texts, the
-    text is that of the first one. `split` divides a finished text into thought and answer: only the answer is
+    text is that of the first one. `adapter` computes it, ...: that of its branch. `split` divides a finished text into thought and answer: only the answer is
     value and text then. `submitted` and `finished` are times of time.perf_counter() in seconds.
     """
 
     __slots__ = (
-        "_feed", "_results", "_streamed", "claimed", "demand", "error", "finished", "first", "meta_info", "node", "split",
+        "_feed", "_results", "_streamed", "adapter", "claimed", "demand", "error", "finished", "first", "meta_info", "node", "split",
         "submitted", "text", "thought", "token_ids", "usage", "value", "where",
     )  # fmt: skip
 
@@ -79,6 +80,7 @@ class Pending:
         self.node = node
         self.where = where
         self.split = split
+        self.adapter: str | EllipsisType | None = ...
         self._feed: Feed[Generated] = Feed()
         self.text = ""
         self.value: Any = None
@@ -99,6 +101,7 @@ class Pending:
         return slots_of(self, "demand")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.adapter = ...  # of those that were written down before states could change theirs
         set_slots(self, state)
 
     @property

@@ -24,7 +24,7 @@ SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
-    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglCommitLazy",
+    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglAdapterBegin", "SglAdapterEnd", "SglCommitLazy",
     "SglConstantText", "SglExpr", "SglExprList", "SglFields", "SglGen",
     "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVideo", "flatten",
@@ -296,6 +296,21 @@ class SglCommitLazy(SglExpr):
 
     def __repr__(self) -> str:
         return "CommitLazy()"
+
+
+class SglAdapterBegin(SglExpr):
+    """From here on the adapter `name` computes the state, None: the base. Up to the next `SglAdapterEnd`."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"AdapterBegin({self.name!r})"
+
+
+class SglAdapterEnd(SglExpr):
+    def __repr__(self) -> str:
+        return "AdapterEnd()"
 
 
 class SglVarScopeBegin(SglExpr):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -16,6 +16,8 @@ from ..interpreter.transcript import Literal, with_text
 from ..interpreter.usage import Usage
 from ..interpreter.variables import Binding, Variables
 from ..nodes.ir import (
+    SglAdapterBegin,
+    SglAdapterEnd,
     SglExpr,
     SglGen,
     SglRoleBegin,
@@ -25,7 +27,7 @@ from ..nodes.ir import (
     SglVarScopeEnd,
 )
 from ..nodes.primitives import role_turn
-from ..sampling.adapters import Change, of_forks
+from ..sampling.adapters import Change, checked, of_forks
 from .above import Picture, Report, reports
 from .group import ProgramStateGroup
 from .probabilities import probabilities
@@ -102,6 +104,22 @@ class StateBase:
     def var_scope(self, name: str) -> Any:
         """Return a context manager that binds the text appended inside it to `name`."""
         return self._bracket(SglVarScopeBegin(name), SglVarScopeEnd(name))
+
+    @contextmanager
+    def adapter(self, name: str | None) -> Iterator[None]:
+        """Return a context manager: an adapter (LoRA) of that name computes what is appended inside it, None: the base.
+
+        The text so far is computed again by it, and behind the block by what was there before, with what the block has added:
+        `usage().reread_tokens` counts both.
+        """
+        self.stream_executor.submit(SglAdapterBegin(checked(name)), self._variables)
+        try:
+            yield
+        except BaseException:
+            with suppress(LanguageError):  # the program may go on behind what it catches
+                self.stream_executor.submit(SglAdapterEnd(), self._variables)
+            raise
+        self.stream_executor.submit(SglAdapterEnd(), self._variables)
 
     @contextmanager
     def _bracket(self, begin: SglExpr, end: SglExpr) -> Iterator[None]:

@@ -48,7 +48,7 @@ def pending_data(piece: Pending, before: Pending | None, backend: Backend, pages
         "ready": pages.time(ready and max(ready, piece.submitted)),
         "finished": pages.time(piece.finished),
         "state": _state(piece, pages.failures),
-        "options": _options(piece.node),
+        "options": _options(piece.node) | ({} if piece.adapter is ... else {"adapter": shown(piece.adapter)}),
     }
     if (began := _began(piece, data["ready"], data["finished"])) is not None:
         data["began"] = began

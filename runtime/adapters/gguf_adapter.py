@@ -1,4 +1,4 @@
-"""Reads an adapter out of a GGUF file, for a base in Hugging Face's format.
+"""Reads an adapter out of a GGUF file; and how rows of PEFT's adapters lie for a base that is one.
 
 Such a file names its architecture and `adapter.lora.alpha`, and has two tensors for each matrix: A [rank, inputs] behind its name with `.lora_a`,
 B [outputs, rank] with `.lora_b`. Rows of B lie as those of the matrix do in GGUF files.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..loading.gguf_config import Architecture, architecture_of
-from ..loading.gguf_file import read_gguf
+from ..loading.gguf_file import read_gguf, read_parts
 from ..loading.gguf_names import places_of
 from ..loading.header import FLOATS, Stored
 from ..loading.source import FileSource, Source
@@ -33,8 +34,27 @@ Shapes = dict[str, tuple[int, int]]
 Pairs = dict[str, tuple[Tensor, Tensor, float]]
 
 
-def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Source, Stored], Tensor]) -> Pairs:
+class FileRows:
+    """Of a model that is a GGUF file: rows of B as the file has those of its matrices, from Hugging Face's order."""
+
+    def __init__(self, file: Path, model: Model) -> None:
+        part = read_parts(file)[0]
+        _, found = architecture_of(part.metadata, str(part.file))
+        self._heads: dict[str, int] = {}
+        for index, layer in enumerate(model.layers if found.interleaved else ()):
+            if isinstance(layer.mixer, Attention):
+                prefix = model.names.layer.format(index)
+                self._heads |= {f"{prefix}{model.names.q}": layer.mixer.heads, f"{prefix}{model.names.k}": layer.mixer.kv_heads}
+
+    def of(self, module: str, second: Tensor) -> Tensor:
+        """B of queries and keys: what turns together lies side by side in the file, and half a head apart in Hugging Face's order."""
+        heads = self._heads.get(module)
+        return second if heads is None else second.view(heads, 2, len(second) // heads // 2, -1).transpose(1, 2).reshape(second.shape)
+
+
+def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Source, Stored], Tensor], stays: bool = False) -> Pairs:
     """By module as the model calls it (A, B, scale). shapes: [outputs, inputs] of the modules that can be adapted.  tensor: reads one in float32.
+    stays: rows lie in the model as in GGUF files.
 
     Raises CheckpointError for what is damaged, of another kind of model, or not supported.
     """
@@ -47,7 +67,7 @@ def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Sou
         if end not in (A, B):
             raise _error(source, stored, "it is no half of a pair")
         halves.setdefault(stored.name[: -len(A)], {})[end] = stored
-    return dict(_pair(source, name, pair, model, found, shapes, alpha, tensor) for name, pair in halves.items())
+    return dict(_pair(source, name, pair, model, replace(found, interleaved=found.interleaved and not stays), shapes, alpha, tensor) for name, pair in halves.items())
 
 
 def _checked(metadata: dict[str, Any], model: Model, where: str) -> tuple[Architecture, float]:

@@ -22,7 +22,7 @@ from ..values import shown
 from .adapter import Adapter, Packing
 from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
 from .extras import Extras
-from .gguf_adapter import read_adapter
+from .gguf_adapter import FileRows, read_adapter
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 from .sites import WEIGHT, Site
@@ -50,10 +50,11 @@ class Reader:
     """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
     base: the model itself, whose weights what comes beside the pairs is laid out with; None: only pairs are read.
-    packing: lays pairs into memory; None: for one rank.
+    packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
     """
 
-    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: Decoder | None = None, packing: Packs | None = None) -> None:
+    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: Decoder | None = None, packing: Packs | None = None, file: Path | None = None) -> None:
+        self._file_rows = None if file is None else FileRows(file, model)
         self._model, self._pickles, self._dtype, self._base, self._sites = model, pickles, dtype, base, sites
         self._packing = packing or Packing(sites, dtype)
         self._targets = {module: Target(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
@@ -63,9 +64,11 @@ class Reader:
         """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming what is missing, damaged or not supported."""
         if is_gguf(path):
             shapes = {target.module: (target.outputs, target.inputs) for target in self._targets.values()}
-            return self._packing.pack(read_adapter(path, self._model, shapes, self._tensor))
+            return self._packing.pack(read_adapter(path, self._model, shapes, self._tensor, self._file_rows is not None))
         if not path.is_dir():
             raise CheckpointError(f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}, or a .gguf file")
+        if not (path / CONFIG).is_file():
+            raise CheckpointError(f"{path} holds no {CONFIG}; an adapter is a directory with it and {SAFETENSORS}, or a .gguf file")
         config = PeftConfig.of(read_json(path / CONFIG), str(path / CONFIG), self._base is not None)
         source = self._source(path)
         found, others = self._sorted(source)
@@ -74,6 +77,8 @@ class Reader:
         pairs = {
             target.module: (self._tensor(source, pair[A]), self._tensor(source, pair[B]), config.scaling(module)) for module, pair in found.items() if (target := self._target(module))
         }
+        if self._file_rows is not None:
+            pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
         extras = Extras() if self._base is None else Beside(self._base, self._sites, source, config, partial(self._tensor, source)).read(others, pairs)
         if not pairs and not extras:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from .choosing import chosen_gguf
 from .gguf import is_gguf
 from .hub import HubId, snapshot
@@ -24,6 +24,8 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
     in the Hugging Face cache costs no network call; of a repository only the files that are needed are fetched, and a download
     that broke off goes on where it was. Raises CheckpointError saying what was looked for and what to do.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigError(f"a model is named by a directory, a GGUF file, a URL or a hub id, not by {type(name).__name__}; tensors go into update_weights of an engine that runs")
     if isinstance(name, str) and is_url(name):
         return fetch_model(name) if (local := _file_url(name)) is None else resolve_model(local, weights, load_format)
     path = Path(name).expanduser()

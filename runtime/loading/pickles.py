@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from .source import TensorSource
 
 MOST_PICKLE = 64 * 2**20  # bytes of what describes the tensors
 LINE = 300
+CALLED = re.compile(r"GLOBAL (\S{1,200})")
 
 
 def pickled(file: Path) -> TensorSource:
@@ -26,13 +28,20 @@ def pickled(file: Path) -> TensorSource:
     try:
         found = _unpickled(file)
     except (Exception, RecursionError) as error:  # the unpickler raises many types
-        why = brief(" ".join(str(error).split()) or type(error).__name__, LINE)
+        why = _why(error)
         raise CheckpointError(f"{file} cannot be read as pickled tensors alone ({why}); convert it to safetensors where it comes from") from error
     if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
         found = found["state_dict"]
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{file} holds {type(found).__name__}, not tensors by name")
     return TensorSource(str(file), {_name(file, name): _plain(file, name, tensor) for name, tensor in found.items()})
+
+
+def _why(error: BaseException) -> str:
+    """What the unpickler means: what it says of versions and of switches is not for who loads a model."""
+    told = " ".join(str(error).split())
+    called = CALLED.search(told)
+    return f"it would run {called[1]}" if called else brief(told or type(error).__name__, LINE)
 
 
 def _unpickled(file: Path) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -66,6 +66,18 @@ class TensorSource:
             row = tensor[0].numel()
             tensor, first = tensor[first // row : -(-(first + count) // row)], first % row
         part.view(tensor.dtype).copy_(tensor.detach().reshape(-1)[first : first + count])
+
+
+def given_tensors(given: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors by name, of a mapping or of pairs. Raises CheckpointError for what is neither, and for a name that comes twice."""
+    found: dict[str, Tensor] = {}
+    for pair in given.items() if isinstance(given, Mapping) else given if isinstance(given, Iterable) else [given]:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise CheckpointError(f"weights are a model directory, tensors by name, or pairs of name and tensor, not {shown(pair)}")
+        if pair[0] in found:
+            raise CheckpointError(f"the weights have {shown(pair[0])} twice")
+        found[pair[0]] = pair[1]
+    return found
 
 
 def safetensors(file: Path) -> FileSource:

@@ -19,6 +19,7 @@ from ..errors import CheckpointError, ConfigError
 from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.expert_places import ExpertPlaces
+from ..models.loaded import Held
 from ..models.places import Place
 from ..models.spec import Experts, Model
 from ..quantization.codes import Coded, Codes
@@ -76,10 +77,12 @@ def plan_of(model: Decoder, checkpoint: Checkpoint) -> Plan:
 def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Decoder:
     """Load all parts anew, whatever they hold now, and seal them."""
     require(plan, model, transform)
-    keeping = Keeping(transform)
+    keeping, held = Keeping(transform), Held()
     with torch.no_grad():
-        for index in filled(model, plan, ahead=not (plan.coded or transform), doing="calibrating" if isinstance(transform, PartTransform) else "weights"):
+        for index in filled(model, plan, not (plan.coded or transform), "calibrating" if isinstance(transform, PartTransform) else "weights", held):
             model.seal_part(index, keeping)
+            held.sealed(model.tensors_of(index))
+    model.loaded = held.loaded(plan.bytes)
     model.few_bits, model.kv_scales = keeping.told(), read_scales(plan, model.config)
     return model.finish()
 
@@ -136,21 +139,24 @@ def draw(place: Place, generator: torch.Generator, dtype: torch.dtype) -> None:
 
 
 class _Coming(NamedTuple):
-    """A part that is being loaded. codes: the tensors of each weight that comes in few bits.  packed: projections that come as they are kept."""
+    """A part that is being loaded. bytes: what it takes so.  codes: the tensors of each weight that comes in few bits.  packed: projections that come as they are kept."""
 
     number: int
+    bytes: int
     load: Load
     codes: list[tuple[Place, FewBits, dict[str, Tensor]]]
     packed: list[tuple[Linear, Packed]]
 
 
-def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights") -> Iterator[int]:
-    """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile.  doing: for the bar."""
+def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights", held: Held | None = None) -> Iterator[int]:
+    """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile.  doing: for the bar.  held: counts what comes."""
     coming: deque[_Coming] = deque()
     with _progress(plan.bytes, doing) as done, Readers(model.device, done) as readers:
         for index in range(len(model.parts)):
             model.allocate(index)
             coming.append(_fetch(model, index, plan, readers))
+            if held is not None:
+                held.comes(coming[-1].bytes)
             if len(coming) > ahead:
                 yield _arrived(coming.popleft())
         while coming:
@@ -177,7 +183,10 @@ def _fetch(model: Decoder, index: int, plan: Plan, readers: Readers) -> _Coming:
         work += (chunk for suffix, piece in pieces.items() for chunk in _chunks(piece, tensors[suffix]))
         where = next(iter(pieces.values()))
         taken.append((layer, Packed(f"{where.source.name}: {where.stored.name}", Form(entry.kind, entry.numbers, tensors))))
-    return _Coming(index, readers.fetch(work), codes, taken)
+    room = sum(chunk.target.numel() * chunk.target.itemsize for chunk in work)
+    if model.device.type == "cuda":  # elsewhere memory that nobody writes to is none
+        room += sum(place.target.numel() * place.target.itemsize for place, _, _ in codes)
+    return _Coming(index, room, readers.fetch(work), codes, taken)
 
 
 def _room(piece: Piece, device: torch.device) -> Tensor:

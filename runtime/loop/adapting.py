@@ -29,17 +29,15 @@ def refusal(model: Any, path: Path, config: Resolved) -> str | None:
     """Why the model takes no adapters, if it takes none."""
     if not isinstance(model, Decoder):
         return f"{model.config.architecture} runs by transformers' own implementation"
-    if is_gguf(path):
-        return "the model is a GGUF file, whose rows may lie in another order than the adapters were trained for; take the checkpoint in Hugging Face's format"
-    return None if sites_of(model.config, by_law(model, config)) else f"{model.config.architecture} has no product that adapters are added to"
+    return None if sites_of(model.config, by_law(model, config, path)) else f"{model.config.architecture} has no product that adapters are added to"
 
 
-def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None) -> int:
-    """That the slots take which were asked for: of all ranks that share this memory, on GPUs of the fullest card."""
+def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None, path: Path | None = None) -> int:
+    """path: of the model. That the slots take which were asked for: of all ranks that share this memory, on GPUs of the fullest card."""
     if not config.adapter_slots:
         return 0
     if side is None:
-        return bytes_of(sites_of(model.config, by_law(model, config)), counts(config), model.dtype.itemsize)
+        return bytes_of(sites_of(model.config, by_law(model, config, path)), counts(config), model.dtype.itemsize)
     if model.device.type == "cuda":
         return most_of_a_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize)
     return _of_ranks(side, config, model)(counts(config))
@@ -49,15 +47,15 @@ def _of_ranks(side: RanksSide, config: Resolved, model: Decoder) -> Callable[[Ma
     return lambda counts: bytes_of_ranks(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts, model.dtype.itemsize)
 
 
-def by_law(model: Decoder, config: Resolved) -> bool:
+def by_law(model: Decoder, config: Resolved, path: Path | None = None) -> bool:
     """Whether products are adapted that only the law adds to: rows beside them may have other last bits."""
-    return reads_more(model, config) and not config.deterministic
+    return reads_more(model, config, path) and not config.deterministic
 
 
-def reads_more(model: Decoder, config: Resolved) -> bool:
-    """Whether more than pairs of the layers is read. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
+def reads_more(model: Decoder, config: Resolved, path: Path | None = None) -> bool:
+    """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
     and feedforward networks."""
-    if model.device.type != "cpu" or model.fused or model.config.is_share:
+    if model.device.type != "cpu" or model.fused or model.config.is_share or (path is not None and is_gguf(path)):
         return False
     return not config.deterministic or all(isinstance(block.mixer, AttentionPart) and isinstance(block.ffn, GatedPart | PlainPart) for block in model.layers)
 
@@ -69,26 +67,28 @@ def counts(config: Resolved) -> dict[int, int]:
     return found
 
 
-def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: RanksSide | None = None) -> Adapters:
+def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: RanksSide | None = None, path: Path | None = None) -> Adapters:
+    """path: of the model."""
     gpu = choice.device.type == "cuda"
-    sites: tuple[Site, ...] = sites_of(model.config, by_law(model, config))
+    sites: tuple[Site, ...] = sites_of(model.config, by_law(model, config, path))
     made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model), model.fused)
     slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None)
     shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
-    reader = _reader(model, sites, config, side)
+    reader = _reader(model, sites, config, side, path)
     made = Adapters(HostStore(reader.read, parse_memory(config.adapter_memory, "adapter_memory"), pages_locked=gpu), slots, shadow, config.strict)
     model.adapted = shadow
-    for name, path in (config.adapters or {}).items():
-        made.load(name, str(Path(path).absolute()))
+    for name, folder in (config.adapters or {}).items():
+        made.load(name, str(Path(folder).absolute()))
     return made
 
 
-def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None) -> Reader:
+def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None, path: Path | None) -> Reader:
     pickles = config.load_format == "pt"
+    file = path if path is not None and is_gguf(path) else None
     if side is None:
-        return Reader(model.config, sites, model.dtype, pickles, base=model if reads_more(model, config) else None)
+        return Reader(model.config, sites, model.dtype, pickles, base=model if reads_more(model, config, path) else None, file=file)
     whole = side.part.whole
-    return Reader(whole, sites_of(whole), model.dtype, pickles, packing=PartsPacking(whole, config.pipeline_parallel, config.tensor_parallel, model.dtype))
+    return Reader(whole, sites_of(whole), model.dtype, pickles, file=file, packing=PartsPacking(whole, config.pipeline_parallel, config.tensor_parallel, model.dtype))
 
 
 def adapters_told(core: EngineCore) -> dict[str, Any]:

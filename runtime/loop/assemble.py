@@ -33,6 +33,7 @@ from ..models.expert_places import OPTION, ExpertPlaces
 from ..models.explain import layers_of, slower
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.kv_scales import told
+from ..models.loaded import loading_told
 from ..models.recurrent_claims import require_exact
 from ..models.spec import Experts, Model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
@@ -173,7 +174,7 @@ class Assembly:
             plan = plan if self.side is None else self.side.planned(plan)
             plan = plan if self.draft is None else self.draft.planned(plan)
             if isinstance(model, Decoder):
-                plan = replace(plan, adapters=slot_bytes(model, self.config, self.side))
+                plan = replace(plan, adapters=slot_bytes(model, self.config, self.side, self.path))
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
@@ -207,7 +208,7 @@ class Assembly:
         why, config = refusal(model, self.path, self.config), self.config
         if why is not None and (config.adapters or config.adapter_slots):
             raise ConfigError(f"Engine({'adapters' if config.adapters else 'adapter_slots'}=...): {why}")
-        core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice, self.side)
+        core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice, self.side, self.path)
         if not isinstance(core.adapters, str):
             core.runner.adapters = core.life.adapters = core.scheduler.adapters = core.adapters
 
@@ -376,6 +377,7 @@ def _info(
         "restarts": 0,
         "architecture": model.config.architecture,
         "parameters": model.parameter_count,
+        "loading": loading_told(model),
         "hidden_size": model.config.hidden_size,
         "device": str(choice.device),
         "dtype": str(choice.dtype).removeprefix("torch."),

@@ -297,7 +297,7 @@ class EngineConfig:
         if self.weights in FORMS and device not in ("cpu", "cuda"):
             raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
         if self.weights == "fp8" and not gpu:
-            raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; use weights='int8', 'int4' or 'auto'")
+            raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; on the CPU 'fp8_block' keeps float8 too, and 'int8' and 'int4' are faster")
         if self.ranks > 1 and not (device == "cpu" or gpu):
             raise ConfigError(f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'")
         if self.ranks > 1 and self.run_ahead and not gpu:

@@ -19,6 +19,7 @@ from ..loading.source import TensorSource
 from ..loading.weights import Transform, fill, plan_of, require
 from ..models.decoder import Decoder
 from ..models.kv_scales import take_scales, told
+from ..models.loaded import loading_told
 from ..models.spec import Model
 from ..quantization.readers import Readers
 from .core import EngineCore
@@ -55,7 +56,7 @@ class Updater:
         self._core.flush()
         self._replace(model, plan)
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
-        return size, {"few_bits": [str(kept) for kept in model.few_bits], "kv_scales": told(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
+        return size, {"few_bits": [str(kept) for kept in model.few_bits], "loading": loading_told(model), "kv_scales": told(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
 
     def _planned(self, origin: Origin, model: Decoder) -> tuple[Plan, int]:
         """What goes where, and the bytes that will be read, of all ranks."""

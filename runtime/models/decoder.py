@@ -22,6 +22,7 @@ from .embedding import Embedding, Head, known_ids
 from .executors import SMALL_MODEL, Ran, capturable, executors
 from .expert_places import ExpertPlaces
 from .experts import ExpertsPart
+from .loaded import Loaded
 from .mixer import Step, states_of
 from .places import Place
 from .pooling import summed
@@ -50,6 +51,7 @@ class Decoder:
     fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
     torch and cpu.c.
     few_bits: what became of weights that were loaded so.
+    loaded: what loading its weights took; None: they are random.
     kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot be used.
     expert_places: decides where experts lie; None: all on the device.
     adapted: runs the steps that have adapters, where the engine takes any.
@@ -57,6 +59,7 @@ class Decoder:
     """
 
     few_bits: tuple[Kept, ...] = ()
+    loaded: Loaded | None = None
     kv_scales: tuple[Scales | str | None, ...] = ()
     capture: Capture | None = None
     adapted: WithAdapters | None = None
@@ -222,16 +225,22 @@ class Decoder:
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights; some more than once."""
-        yield from self.embedding.tensors()
-        for layer in self.layers:
-            for holder, name in layer.products():
-                yield from getattr(holder, name).tensors()
-            yield from (norm.weight for norm in layer.norms())
-            if isinstance(layer.ffn, ExpertsPart):
-                yield from layer.ffn.tensors()
-            if layer.mixer is not None:
-                yield from layer.mixer.tensors()
-        yield from self.head.tensors()
+        for index in range(len(self.parts)):
+            yield from self.tensors_of(index)
+
+    def tensors_of(self, index: int) -> Iterator[Tensor]:
+        """All that is kept of a part."""
+        part = self.parts[index]
+        if not isinstance(part, Block):
+            yield from part.tensors()
+            return
+        for holder, name in part.products():
+            yield from getattr(holder, name).tensors()
+        yield from (norm.weight for norm in part.norms())
+        if isinstance(part.ffn, ExpertsPart):
+            yield from part.ffn.tensors()
+        if part.mixer is not None:
+            yield from part.mixer.tensors()
 
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+WORDS = {"Latent": "latent attention", "Beside": "attention beside Mamba"}  # where the name of the class says too little
+
 Known = Mapping[type, Collection[str]]  # the fields of each kind of part
 
 
@@ -27,7 +29,7 @@ def unknown(layer: Any, known: Known, one: bool = False) -> Iterator[str]:
         yield from (f"a layer without {name}" for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn)) if part is None)
     for part in parts_of(layer):
         if type(part) not in known:
-            yield f"{type(part).__name__} is none of its parts"
+            yield f"{WORDS.get(type(part).__name__, type(part).__name__)} is none of its parts"
             continue
         for each in fields(part):
             default = each.default if each.default_factory is MISSING else each.default_factory()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from .bridge import Bridge
 from .errors import RequestError
 from .front import check_owner
 from .openai_work import named
+from .version import own_version
 
 HEALTH_SECONDS = 5.0
 GENERATE_SECONDS = 20.0
@@ -119,14 +119,15 @@ async def server_info(request: Request) -> dict[str, Any]:
     """What runs and how: the engine's options, its account of itself, its counters."""
     state = request.app.state
     told = (await asyncio.to_thread(state.engine.stats)).as_dict()
+    info = state.engine.info()
     return {
-        "version": importlib.metadata.version("sgl"),
+        "version": own_version(),
         "model_path": state.engine.model_path,
         "tokenizer_path": state.engine.model_path,
         "served_model_name": state.models[0],
         "uptime": time.time() - state.opened,
         "options": _seen(dataclasses.asdict(state.engine.config), "adapters", state.adapters),
-        "engine": state.engine.info(),
+        "engine": {**info, "adapters": _seen(info["adapters"], "outside", state.adapters)},
         "stats": {**told, "adapters": _seen(told["adapters"], "by_name", state.adapters)},
     }
 

@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from sgl.runtime.errors import ConfigError
 
 from .record import Record
+from .version import own_version
 
 OPERATIONS = {"/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat", "/v1/embeddings": "embeddings"}  # else: text_completion
 OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
@@ -113,7 +114,7 @@ def _model_attributes(record: Record, operation: str, model: str) -> dict[str, A
 
 def _resource() -> Resource:
     """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES name the service; without them it is "sgl"."""
-    own = {"service.version": importlib.metadata.version("sgl")}
+    own = {"service.version": own_version()}
     if SERVICE_NAME not in OTELResourceDetector().detect().attributes:
         own[SERVICE_NAME] = SERVICE
     return Resource.create(own)

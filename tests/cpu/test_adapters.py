@@ -45,10 +45,10 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def adapted_rig(rig: Rig, *adapters: Path, law: str = "compiled") -> tuple[Slots, Reader]:
-    """The rig's steps may have adapters from here on; those given lie in slots 0, 1 ..."""
+def adapted_rig(rig: Rig, *adapters: Path, law: str = "compiled", file: Path | None = None) -> tuple[Slots, Reader]:
+    """The rig's steps may have adapters from here on; those given lie in slots 0, 1 ... file: of a model that is one of GGUF."""
     sites = sites_of(rig.model.config)
-    reader = Reader(rig.model.config, sites, rig.model.dtype)
+    reader = Reader(rig.model.config, sites, rig.model.dtype, file=file)
     slots = Slots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(adapters))}, False)
     for path in adapters:
         adapter = reader.read(path)
@@ -150,6 +150,8 @@ def test_missing_and_pickled_files_are_told(made, tmp_path):
     rig, reader, path, _ = made
     with pytest.raises(CheckpointError, match="not a directory"):
         reader.read(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"holds no adapter_config\.json; an adapter is"):
+        reader.read(tmp_path)
     shutil.copy(path / "adapter_config.json", tmp_path)
     with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors is missing"):
         reader.read(tmp_path)

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from family_checks import reference
-from gguf_twin import PERMUTED, gguf_name, packed, write_gguf
+from checkpoints import write_checkpoint
+from family_checks import prompt, reference
+from gguf_twin import PERMUTED, gguf_name, packed, write_gguf, write_twin
 from peft_adapters import make_adapter
+from plain_adapters import write_adapter
 from rig import Rig
 from safetensors.torch import load_file
+from test_adapters import adapted_rig, logits_with
+from test_gguf_engine import file_of
 
+from sgl.runtime import Engine
 from sgl.runtime.adapters.reading import Reader
 from sgl.runtime.adapters.sites import sites_of
 from sgl.runtime.errors import CheckpointError, ConfigError
@@ -79,3 +84,42 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path):
             reader.read(converted(tmp_path / "adapter", tmp_path / "it.gguf", "llama", config, edit, **keys))
     plain = converted(tmp_path / "adapter", tmp_path / "it.gguf", "llama", config, adapter__lora__alpha=0.0)
     assert set(reader.read(plain).scales.ravel()) == {0.0, 1.0}  # without alpha nothing is scaled
+
+
+BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = CASES | {
+    "granite": ("GraniteForCausalLM", {}, {"use_rslora": True}),
+    "smollm3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5}, {}),  # one layer turns nothing, and its rows lie as those of the others
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 64, "n_head": 4, "n_positions": 256, **dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)}, {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", BASES)
+def test_a_base_that_is_a_gguf_file_takes_peft_adapters_and_those_of_its_own_format(arch: str, tmp_path: Path) -> None:
+    """Logits are those of the same adapter on the checkpoint that the file was made of, which are PEFT's."""
+    architecture, keys, lora = BASES[arch]
+    model = reference(architecture, **{"num_hidden_layers": 2} | keys)
+    model.save_pretrained(tmp_path / "base")
+    make_adapter(model, tmp_path / "adapter", **lora)
+    rig, twin = Rig(tmp_path / "base"), Rig(write_twin(tmp_path / "base", tmp_path / "twin.gguf", arch))
+    adapted_rig(rig, tmp_path / "adapter")
+    _, reader = adapted_rig(twin, tmp_path / "adapter", file=tmp_path / "twin.gguf")
+    tokens = prompt(320)
+    wanted, base = logits_with(rig, tokens, 0), logits_with(rig, tokens, -1)
+    assert (logits_with(twin, tokens, -1) - base).abs().max() < 2e-5 * base.abs().max()
+    assert (logits_with(twin, tokens, 0) - wanted).abs().max() < 2e-5 * wanted.abs().max() < (wanted - base).abs().max()
+    if arch in CASES:
+        file = converted(tmp_path / "adapter", tmp_path / "it.gguf", arch, model.config.to_dict())
+        assert reader.read(file).digest == reader.read(tmp_path / "adapter").digest
+
+
+def test_an_engine_of_a_gguf_file_says_what_it_does_not_read(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", tokenizer=True)
+    plain, whole = write_adapter(base, tmp_path / "plain"), tmp_path / "whole"
+    make_adapter(reference("LlamaForCausalLM", num_hidden_layers=3), whole, use_dora=True)
+    texts = []
+    for path in (base, file_of(base)):
+        with Engine(path, device="cpu", dtype="float32", kv_tokens=512, threads=1, adapters={"plain": plain}) as engine:
+            texts.append(engine.generate("The quick", adapter="plain", max_tokens=8, temperature=0, ignore_eos=True).token_ids)
+    assert texts[0] == texts[1]
+    with pytest.raises(CheckpointError, match="use_dora=True is not supported here"), Engine(path, device="cpu", kv_tokens=512, adapters={"dora": whole}):
+        pass

@@ -40,7 +40,7 @@ from sgl.runtime.step.batch import Batch
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-BY_TORCH = {"Beside is none of its parts", "Latent is none of its parts", "products are kept as PackedLinear", "experts without a gate, or with multipliers inside", "experts behind a projection", "experts with latent", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with value_scale", "values of width 12 with keys of width 24", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
+BY_TORCH = {"attention beside Mamba is none of its parts", "latent attention is none of its parts", "products are kept as PackedLinear", "experts without a gate, or with multipliers inside", "experts behind a projection", "experts with latent", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with value_scale", "values of width 12 with keys of width 24", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
 RMS = Norm(1e-5)
 
 

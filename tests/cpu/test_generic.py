@@ -123,6 +123,13 @@ def test_a_model_that_mixes_sequences_fails_its_proof(tmp_path: Path, monkeypatc
         load_generic(describe(path, implementation="transformers"), torch.float32, "cpu")
 
 
+def test_a_model_whose_own_code_fails_is_refused_with_what_it_said(tmp_path: Path) -> None:
+    """LongCat's latent attention takes as many KV heads as heads, and its configuration does not check it."""
+    reference("LongcatFlashForCausalLM", num_key_value_heads=2).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"LongcatFlashForCausalLM does not compute a few tokens .* \(RuntimeError: The size of tensor"):
+        load_generic(describe(tmp_path), torch.float32, "cpu")
+
+
 def test_missing_tensors_are_an_error(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 

@@ -129,7 +129,7 @@ def test_a_token_takes_one_row_a_layer(make: Make, paths: Callable[[str], Path])
     rows = engine.info()["layers"]
     assert {row["attention"] for row in rows} == {BACKEND} and {row["executor"] for row in rows} == {"torch"}
     assert all(row["parts"].startswith("latent attention 4 heads, rows of 32 + 8, queries of 24") for row in rows)
-    assert {row["why"] for row in rows} <= {"Latent is none of its parts", None}
+    assert {row["why"] for row in rows} <= {"latent attention is none of its parts", None}
 
 
 def test_keys_of_an_indexer_take_memory_too(make: Make) -> None:

@@ -14,6 +14,8 @@ from transformers import LlamaForCausalLM
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, resolve_model
+from sgl.runtime.models.loaded import Held, loading_told
+from sgl.runtime.quantization import transform_for
 
 WEIGHTS = "model.safetensors"
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
@@ -44,6 +46,33 @@ def test_shards_and_single_file_are_the_same_model(checkpoint: Path, tmp_path: P
     assert len(list(sharded.glob("*.safetensors"))) > 2
     one, many = (Rig(path).step([(Row([5, 6, 7]), 3)]) for path in (checkpoint, sharded))
     assert torch.equal(one, many)
+
+
+@pytest.mark.parametrize("weights", ["auto", "int4"])
+def test_what_loading_took_is_counted_part_by_part(checkpoint: Path, weights: str) -> None:
+    """At the peak: what is kept, and no more than the two largest parts in the form in which they came, or in both."""
+    transform = transform_for(weights, False, torch.device("cpu"))
+    model = load_model(checkpoint, transform=transform)
+    tensors = load_file(checkpoint / WEIGHTS)
+    layers = [sum(4 * tensor.numel() for name, tensor in tensors.items() if f"layers.{index}." in name) for index in range(3)]
+    told, table = loading_told(model), 4 * max(tensor.numel() for tensor in tensors.values())
+    assert told is not None and told["bytes"] == sum(tensor.nbytes for tensor in tensors.values())
+    assert told["bytes_per_second"] == told["bytes"] / told["seconds"] > 0
+    assert model.weight_bytes <= told["peak_bytes"] <= model.weight_bytes + 2 * max(table, *layers)
+    assert loading_told(load_model(checkpoint, dummy_seed=0)) is None
+
+
+def test_parts_that_come_ahead_and_memory_that_parts_share_are_counted_once() -> None:
+    held, shared = Held(), torch.zeros(100)
+    for count in (40, 500):
+        held.comes(count)
+    held.sealed([shared, shared[:10].view(2, 5), torch.zeros(5, device="meta")])
+    assert held.peak == 940
+    held.comes(30)
+    held.sealed([shared.t(), torch.zeros(1)])
+    assert held.loaded(7).peak == 940 and held.loaded(7).bytes == 7
+    held.sealed([torch.zeros(300)])
+    assert held.peak == 400 + 4 + 1200 + 30
 
 
 def test_a_tied_head_may_be_in_the_file_and_an_old_rotary_table_too(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_bad_values_are_named(option, value, message):
 
 
 def test_fp8_weights_need_a_gpu():
-    with pytest.raises(ConfigError, match=r"weights='fp8'\) needs a CUDA device, here: cpu; use weights='int8', 'int4' or 'auto'"):
+    with pytest.raises(ConfigError, match=r"weights='fp8'\) needs a CUDA device, here: cpu; on the CPU 'fp8_block' keeps float8 too"):
         resolved("cpu", weights="fp8")
     assert resolved("cpu", kv_dtype="fp8").kv_dtype == "fp8"
 

@@ -123,6 +123,13 @@ def legacy(pickled_object: bytes) -> bytes:
     return b"".join(pickle.dumps(part, 2) for part in (magic, version, system)) + pickled_object
 
 
+def test_what_a_pickle_would_run_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(saved({"a": Runs(tmp_path / "ran")}))
+    with pytest.raises(CheckpointError, match=r"\(it would run (posix|nt)\.system\); convert it to safetensors"):
+        pickled(tmp_path / "a.bin")
+    assert not (tmp_path / "ran").exists()
+
+
 def hostile(place: Path) -> dict[str, Callable[[], bytes]]:
     return {
         "code": lambda: saved({"a": Runs(place / "ran")}),

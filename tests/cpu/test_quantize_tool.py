@@ -161,6 +161,7 @@ def test_rows_go_back_to_where_the_file_has_them() -> None:
         (["--weights", "int4_gptq"], "texts to calibrate"),
         (["--group", "12"], "whole words"),
         (["--group", "96"], "whole groups"),
+        (["--group", "32", "--weights", "int8"], "--group is for --weights int4 and int4_gptq, here: int8"),
         (["--heldout", "missing.txt"], "missing.txt"),
         (["--calibration", "missing.txt"], "nothing uses it with --weights int4"),
     ],

@@ -134,7 +134,7 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
         side.team = member
         return leader
 
-    def adapters(model: Any, config: Any, choice: Any, none: None) -> Any:
+    def adapters(model: Any, config: Any, choice: Any, *rest: Any) -> Any:
         several = replace(config, tensor_parallel=2 // stages, pipeline_parallel=stages)
         return adapting.make_adapters(model, several, choice, side)
 

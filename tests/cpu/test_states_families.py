@@ -113,7 +113,7 @@ def test_bits_do_not_depend_on_the_batch(case: str, make: Make) -> None:
 def test_deterministic_is_refused_where_prompts_run_in_chunks(paths: Any) -> None:
     pytest.importorskip("triton")
     model = load_config(paths("falcon h1, multipliers"))
-    with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(Beside is none of its parts\)"):
+    with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(attention beside Mamba is none of its parts\)"):
         require_exact(model, torch.device("cuda"), torch.bfloat16)
     for other in (model, load_config(paths("mamba"))):
         if cpu.kernels is not None:

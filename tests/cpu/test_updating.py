@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from checkpoints import edit_json, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.calibration.laid import Laid
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 from sgl.runtime.loading.source import FileSource
 
@@ -72,6 +75,20 @@ def test_tensors_of_a_training_loop(engine: Engine, folders: list[Path], expecte
     engine.update_weights(tensors)
     assert ids(engine) == expected[1]
     engine.update_weights(folders[0])
+    assert ids(engine) == expected[0]
+
+
+def test_pairs_of_names_and_tensors_that_come_one_by_one(engine: Engine, folders: list[Path], expected: list[list[int]]) -> None:
+    engine.update_weights(iter(load_file(folders[1] / "model.safetensors").items()))
+    assert ids(engine) == expected[1]
+
+
+@pytest.mark.parametrize(("given", "message"), [(3, "not 3"), ([("one", torch.zeros(2)), ("one", torch.zeros(2))], "'one' twice"), ([torch.zeros(2)], "pairs of name and tensor"), (None, "not None")])
+def test_what_is_no_weights_changes_nothing(engine: Engine, expected: list[list[int]], given: object, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        engine.update_weights(given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"a model is named by a directory, .* not by dict"):
+        Engine({})  # type: ignore[arg-type]
     assert ids(engine) == expected[0]
 
 
@@ -168,14 +185,52 @@ def test_an_engine_without_whole_weights_waits_for_an_update(
 
 def test_an_engine_in_a_process_takes_folders_and_begins_anew_with_the_last(folders: list[Path], expected: list[list[int]]) -> None:
     with opened(folders[0], process=True) as engine:
-        with pytest.raises(ConfigError, match="give a model directory"):
-            engine.update_weights(load_file(folders[1] / "model.safetensors"))
         engine.update_weights(folders[1])
         assert ids(engine) == expected[1] and engine.info()["model_path"] == str(folders[1])
         os.kill(engine.info()["pid"], signal.SIGKILL)
         while not engine.info()["restarts"]:
             time.sleep(0.1)
         assert ids(engine) == expected[1]
+
+
+def test_tensors_for_a_model_in_another_process_are_laid_in_a_folder(folders: list[Path], expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also such as share memory, and the process that is started next begins with them; what is wrong leaves no folder and changes nothing."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tensors = load_file(folders[1] / "model.safetensors")
+    whole = torch.stack([tensors.pop(f"model.layers.{index}.mlp.up_proj.weight") for index in range(2)])
+    tensors |= {f"model.layers.{index}.mlp.up_proj.weight": whole[index] for index in range(2)}
+    laid = lambda: sorted(tmp_path.glob("sgl-weights-*"))  # noqa: E731
+    with opened(folders[0], process=True) as engine:
+        with pytest.raises(CheckpointError, match="lacks"):
+            engine.update_weights({name: tensor for name, tensor in tensors.items() if "up_proj" not in name})
+        with pytest.raises(CheckpointError, match=r"'model\.norm\.weight' is str"):
+            engine.update_weights(tensors | {"model.norm.weight": "no tensor"})  # type: ignore[dict-item]
+        assert not laid() and ids(engine) == expected[0]
+        assert engine.update_weights(iter(tensors.items())) == sum(tensor.nbytes for tensor in tensors.values())
+        (kept,) = laid()
+        assert ids(engine) == expected[1] and engine.model_path == str(folders[0])
+        os.kill(engine.info()["pid"], signal.SIGKILL)
+        while not engine.info()["restarts"]:
+            time.sleep(0.1)
+        assert ids(engine) == expected[1]
+        engine.update_weights(load_file(folders[0] / "model.safetensors"))
+        assert ids(engine) == expected[0] and kept not in laid() and len(laid()) == 1
+    assert not laid()
+
+
+def test_a_layout_says_nothing_of_few_bits(folders: list[Path], tmp_path: Path) -> None:
+    """The tensors are dense, whatever the files of before were; and without a directory there is nothing to lay them beside."""
+    said = {"quantization_config": {"quant_method": "gptq"}, "text_config": {"compression_config": {}, "depth": 2}}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(said))
+    (tmp_path / "model" / "quantize_config.json").write_text("{}")
+    laid = Laid()
+    with laid.written(tmp_path / "model", {"a": torch.ones(2, dtype=torch.bfloat16)}) as folder:
+        assert json.loads((folder / "config.json").read_text()) == {"text_config": {"depth": 2}}
+        assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    laid.close()
+    with pytest.raises(ConfigError, match="give a model directory"), laid.written(tmp_path / "model.gguf", {}):
+        pass
 
 
 def test_dummy_weights_are_in_no_file(folders: list[Path], expected: list[list[int]], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -43,9 +43,10 @@ class RuleBackend(Backend):
 
 
 class RuleStream(Stream):
-    def __init__(self, backend: RuleBackend, text: str = "") -> None:
+    def __init__(self, backend: RuleBackend, adapter: str | None = None) -> None:
         self.backend = backend
-        self.text = text
+        self.adapter = adapter
+        self.text = ""
         self.error: Exception | None = None
         self.aborted = threading.Event()
 
@@ -77,8 +78,9 @@ class RuleStream(Stream):
         return self._queue(lambda: self._generate(request, on_chunk))
 
     def _generate(self, request: GenRequest, on_chunk: OnChunk | None) -> Generated:
-        self.backend.requests.append((self.text, request))
-        reply = self.backend.rule(self.text, request)
+        asked = self.text if self.adapter is None else f"({self.adapter}) {self.text}"
+        self.backend.requests.append((asked, request))
+        reply = self.backend.rule(asked, request)
         cuts = [reply.index(stop) for stop in request.stops if stop in reply]
         reply = reply[: min(cuts, default=len(reply))]
         for piece in re.findall(r"\S*\s*", reply) if on_chunk else []:
@@ -108,8 +110,11 @@ class RuleStream(Stream):
         return decision
 
     def fork(self, size: int) -> list[Stream]:
-        children = [RuleStream(self.backend) for _ in range(size)]
-        self.backend.open_streams += size
+        return self.fork_adapted([self.adapter] * size)
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        children = [RuleStream(self.backend, adapter) for adapter in adapters]
+        self.backend.open_streams += len(children)
         self.backend.worker.submit(self._give_birth, children)
         return list(children)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -83,6 +83,10 @@ class LockstepStream(Stream):
     def fork(self, size: int) -> list[Stream]:
         self.backend.count()
         return [LockstepStream(self.backend, child) for child in self.inner.fork(size)]
+
+    def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
+        self.backend.count()
+        return [LockstepStream(self.backend, child) for child in self.inner.fork_adapted(adapters)]
 
     def close(self) -> None:
         self.inner.close()

@@ -82,6 +82,10 @@ class Body:
             self.all(s, ops)
         self.values.append((s, name))
 
+    def adapted(self, s: Any, name: str | None, ops: list[Op]) -> None:
+        with s.adapter(name):
+            self.all(s, ops)
+
     def fork(self, s: Any, branches: list[list[Op]], between: list[Op], mode: str | None) -> None:
         group = s.fork(len(branches))
         self.states += group
@@ -167,6 +171,7 @@ def operations(depth: int = 2, turns: bool = True) -> st.SearchStrategy[list[Op]
     mode = st.sampled_from([None, "gather_variable", "concate_and_append"])
     deep = [
         st.tuples(st.just("scope"), inside),
+        st.tuples(st.just("adapted"), st.sampled_from([None, "sql", "law"]), inside),
         st.tuples(st.just("fork"), st.lists(inner, min_size=1, max_size=3), inside, mode),
         st.tuples(st.just("copy"), inner),
         st.tuples(st.just("revisit"), index, inside),

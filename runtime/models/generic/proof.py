@@ -24,8 +24,12 @@ BOUNDS = {torch.float32: 2e-4, torch.bfloat16: 0.06, torch.float16: 0.02}  # on 
 def prove(decoder: GenericDecoder) -> None:
     """Raises ConfigError where sequences in one step give other logits than each alone by transformers' own attention."""
     sequences = _sequences(decoder)
-    expected = _alone(decoder, sequences)
-    found = _packed(decoder, sequences)
+    try:
+        expected, found = _alone(decoder, sequences), _packed(decoder, sequences)
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as failure:  # of the model's own code
+        raise ConfigError(f"{decoder.config.architecture} does not compute a few tokens by transformers' own implementation over our cache ({type(failure).__name__}: {failure})") from failure
     for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error <= BOUNDS[decoder.dtype]:

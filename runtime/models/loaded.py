@@ -1,0 +1,66 @@
+"""What loading took: counted while the parts come, told by `Engine.info`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """bytes: that were read.  peak: the most that weights took at a time, on the device and beside it."""
+
+    bytes: int
+    seconds: float
+    peak: int
+
+
+def loading_told(model: object) -> dict[str, float] | None:
+    """For `Engine.info`. None: the weights are random, or were loaded by transformers."""
+    found: Loaded | None = getattr(model, "loaded", None)
+    if found is None:
+        return None
+    return {"bytes": found.bytes, "seconds": found.seconds, "bytes_per_second": found.bytes / found.seconds, "peak_bytes": found.peak}
+
+
+@dataclass(slots=True)
+class Held:
+    """Bytes of the weights while they are loaded: of what is kept, and of the parts that come, as they are stored.
+
+    A part counts in both forms while it is sealed. The readers' buffers and what a single product takes on its way are not counted.
+    """
+
+    peak: int = 0
+    _began: float = field(default_factory=time.perf_counter)
+    _kept: dict[int, int] = field(default_factory=dict)  # by address: parts share some
+    _coming: deque[int] = field(default_factory=deque)
+
+    def comes(self, count: int) -> None:
+        self._coming.append(count)
+        self._note()
+
+    def sealed(self, tensors: Iterable[Tensor]) -> None:
+        """The part that came first is kept as these."""
+        self._kept |= dict(_memory(tensor) for tensor in tensors if not tensor.is_meta)
+        self._note()
+        self._coming.popleft()
+
+    def loaded(self, count: int) -> Loaded:
+        """All parts are sealed; count: bytes that were read."""
+        return Loaded(count, time.perf_counter() - self._began, self.peak)
+
+    def _note(self) -> None:
+        self.peak = max(self.peak, sum(self._kept.values()) + sum(self._coming))
+
+
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Where it lies, which tells apart what does not share it, and its bytes. Those in a layout of oneDNN's own show neither."""
+    if tensor.layout is not torch.strided:
+        return id(tensor), tensor.numel() * tensor.itemsize
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
