@@ -239,11 +239,11 @@ class Engine:
     # giving the device's memory away for a while
 
     def sleep(self) -> int:
-        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed.
+        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed, of all ranks.
 
         Running requests are interrupted and computed again after `wake`; new ones wait; none fails. Cached prefixes
         move to main memory if `host_kv` has room, otherwise they are dropped. On the CPU the weights stay in place.
-        Returns 0 if the engine is already asleep.
+        Returns 0 if the engine is already asleep. GPUs get memory back in blocks of 2 MB and more: for a model of a few MB it may be 0 too.
         """
         return self._ask("sleep")
 

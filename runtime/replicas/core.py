@@ -244,7 +244,11 @@ class ReplicasCore:
         return together.stats([core.snapshot() for core in self._cores])
 
     def stop(self) -> None:
-        self._all([partial(core.stop) for core in self._cores])
+        """All end at the same time. Without threads of its own: at the end of the interpreter none can be started."""
+        for core in self._cores:
+            core.leave()
+        for core in self._cores:
+            core.stop()
 
     def forget(self) -> None:
         """Nothing here holds the models' memory."""
