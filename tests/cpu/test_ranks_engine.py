@@ -100,6 +100,7 @@ def test_other_weights_and_back(one, two, tiny, other_weights):
         ({"run_ahead": True}, "run_ahead=True"),
         ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
         ({"load_format": "sharded_state"}, "it is no sharded state"),
+        ({"attention": "flashinfer"}, "flashinfer"),
     ],
 )
 def test_what_it_does_not_do_is_told_and_nothing_is_left(tiny, options, why, monkeypatch):
