@@ -19,10 +19,10 @@ from ..models.head import Head, HeadNames, HeadSpec
 from ..models.latent_spec import Latent
 from ..models.names import Names
 from ..models.spec import Gated, Model, Norms
-from .checkpoint import sources_of
+from .checkpoint import is_state, open_checkpoint, sources_of
 from .files import read_json
 from .header import DTYPES, FLOATS, Stored
-from .plan import BUFFERS
+from .plan import BUFFERS, renamed
 from .source import Source
 from .weights import draw
 
@@ -58,10 +58,17 @@ def plain_name(name: str) -> str:
 
 
 class HeadFiles:
-    """A head on this machine. sources: empty, where the weights are to be random.  where: for errors."""
+    """A head on this machine. sources: empty, where the weights are to be random.  where: for errors.  scores: the target's matrix of logits, where the head is to have its own copy."""
 
-    def __init__(self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], where: str) -> None:
-        self.spec, self.where, self._sources, self._names = spec, where, sources, names
+    def __init__(self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], where: str, scores: list[tuple[Source, Stored]] | None = None) -> None:
+        self.spec, self.where, self._sources, self._names, self._scores = spec, where, sources, names, scores or []
+
+    def scoring(self, target: Model, path: Path, load_format: str) -> HeadFiles:
+        """The same that scores by itself, for a target of whose matrix of logits only some rows are here. Raises ConfigError where its files have it in few bits, or logits are more than that."""
+        if self.spec.scores:
+            return self
+        pieces = scores_of(target, path, load_format) if self._sources else []
+        return HeadFiles(replace(self.spec, scores=True), self._sources, self._names, self.where, pieces)
 
     def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> Head:
         """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
@@ -77,6 +84,8 @@ class HeadFiles:
 
     def _fill(self, head: Head) -> None:
         missing = {place.name: place.target for place in head.places()}
+        if self._scores:
+            missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
         for source, stored, name in self._tensors():
             if name == "d2t" and head.ids is not None:
                 self._require(source, stored, head.ids, ("I32", "I64"))
@@ -201,6 +210,20 @@ def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
         scores=f"{begin}shared_head.head.weight" in tensors,
     )
     return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, str(path))
+
+
+def scores_of(target: Model, path: Path, load_format: str) -> list[tuple[Source, Stored]]:
+    """Where a target's matrix of logits lies, row by row. Raises ConfigError where that is not all of them, or not all that logits are made by."""
+    if target.head_bias or target.head_unit or target.embed_size:
+        raise ConfigError(f"the logits of {target.architecture} are more than a product with its lm_head, which a head over several ranks does not make; take a draft model")
+    name = f"{target.names.embedding if target.tied else target.names.head}.weight"
+    sources = sources_of(path, load_format) if is_state(path, load_format) else open_checkpoint(path, load_format=load_format).sources
+    found = [(source, stored) for source in sources for stored in source.tensors if renamed(stored.name, target, ()) == name]
+    found = found[:1] if target.tied else found  # of a sharded state each rank has the whole table, and its own rows of a head
+    rows = sum(stored.shape[0] for _, stored in found if stored.shape[1:] == [target.hidden_size] and stored.dtype in FLOATS)
+    if rows != target.vocab_size:
+        raise ConfigError(f"{path}: {name} is not there as floats of {[target.vocab_size, target.hidden_size]}, of which a head over several ranks takes a copy; take a draft model")
+    return found
 
 
 def _read(source: Source, stored: Stored) -> Tensor:
