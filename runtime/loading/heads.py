@@ -32,11 +32,15 @@ SAID_ELSEWHERE = (
     "fc_bias", "use_aux_hidden_state", "parallel_drafting",
 )  # fmt: skip
 OWN = {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}
+AS_PUBLISHED = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False, "parallel_draft_step": 1}  # as modelopt says what is so anyway
 PUBLISHED = "EAGLE and EAGLE-3 heads of one layer as their authors publish them"
 
 
-def kind_of(path: Path, load_format: str) -> str | None:
-    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only by their tensors."""
+def kind_of(path: Path, load_format: str, weights: bool = True) -> str | None:
+    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only by their tensors.
+
+    weights: they are wanted. Raises CheckpointError where nothing tells because they are absent or not to be read so.
+    """
     if not (file := path / "config.json").exists():
         return None
     values = read_json(file)
@@ -48,6 +52,8 @@ def kind_of(path: Path, load_format: str) -> str | None:
     try:
         tensors = {plain_name(stored.name) for source in sources_of(path, load_format) for stored in source.tensors}
     except CheckpointError:
+        if weights:
+            raise
         return None
     return EAGLE if "fc.weight" in tensors else None
 
@@ -147,7 +153,7 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
 
 def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three: bool) -> None:
     """Refuses options that change what a head computes.  own: its "eagle_config".  tensors: their names; None: they are random."""
-    if own is not None and not (isinstance(own, dict) and set(own) <= OWN):
+    if own is not None and not (isinstance(own, dict) and {name for name, value in own.items() if AS_PUBLISHED.get(name) != value} <= OWN):
         raise ConfigError(f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}")
     if said.raw("use_aux_hidden_state") is False or (own or {}).get("use_aux_hidden_state") is False:
         raise ConfigError(f"{said.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}")

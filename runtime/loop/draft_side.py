@@ -171,7 +171,7 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
         return None
     mtp = config.draft == "mtp"
     where = path if mtp else resolve_model(config.draft, not config.dummy, config.load_format)
-    kind = None if mtp else kind_of(where, config.load_format)
+    kind = None if mtp else kind_of(where, config.load_format, not config.dummy)
     if not mtp and kind is None:
         return ModelSide(config, choice, where)
     if isinstance(target, GenericModel) or target.per_layer is not None:
