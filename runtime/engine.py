@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -119,16 +120,21 @@ class Engine:
         adapter: see `open`.
 
         Returns a Generation; for a list, a list of them. If some fail, the first error is raised after all have ended.
+        Where waiting is interrupted (by Ctrl-C), all are aborted.
         """
         params = _with_options(params or SamplingParams(), options)
         grammar = grammar_of(grammar, self.vocabulary, self.config.json_options)
         single = isinstance(prompt, str)
-        futures = []
-        for text in [prompt] if isinstance(prompt, str) else prompt:
-            sequence = self.open(adapter=adapter)
-            sequence.extend(self.tokenizer.encode(text, special_prefix=True))
-            futures.append(sequence.generate(params, grammar, on_chunk))
-        results: list[Generation] = [future.result() for future in futures]
+        futures, aborts = list[Future[Generation]](), list[partial[None]]()
+        with _aborting(aborts):
+            for text in [prompt] if isinstance(prompt, str) else prompt:
+                sequence = self.open(adapter=adapter)
+                aborts.append(partial(self._core.abort, sequence._state))  # the sequence is closed once it is done
+                sequence.extend(self.tokenizer.encode(text, special_prefix=True))
+                futures.append(sequence.generate(params, grammar, on_chunk))
+            for future in futures:
+                future.exception()
+        results = [future.result() for future in futures]
         return results[0] if single else results
 
     def embed(self, texts: str | list[str], normalize: bool = False, adapter: str | None = None) -> Floats:
@@ -348,6 +354,17 @@ def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], obje
     with Engine(path, **options) as engine, engine.record() as texts:
         _wait_for(function(engine))
     return texts
+
+
+@contextmanager
+def _aborting(aborts: list[partial[None]]) -> Iterator[None]:
+    """What is begun within is aborted where that ends early, as by Ctrl-C: nobody waits for it any more."""
+    try:
+        yield
+    except BaseException:
+        for abort in aborts:
+            abort()
+        raise
 
 
 def _wait_for(found: object) -> None:
