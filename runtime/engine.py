@@ -144,14 +144,16 @@ class Engine:
         trained to make such vectors comparable. normalize: scale to length 1. adapter: see `open`. Raises ConfigError for an empty list or
         a text without tokens.
         """
-        futures = []
-        for text in [texts] if isinstance(texts, str) else texts:
-            sequence = self.open(adapter=adapter)
-            sequence.extend(self.tokenizer.encode(text, special_prefix=True))
-            futures.append(sequence.embed())
-        if not futures:
-            raise ConfigError("embed() got no texts; give at least one")
-        vectors: Floats = np.stack([future.result() for future in futures])
+        futures, aborts = list[Future[Floats]](), list[partial[None]]()
+        with _aborting(aborts):
+            for text in [texts] if isinstance(texts, str) else texts:
+                sequence = self.open(adapter=adapter)
+                aborts.append(partial(self._core.abort, sequence._state))
+                sequence.extend(self.tokenizer.encode(text, special_prefix=True))
+                futures.append(sequence.embed())
+            if not futures:
+                raise ConfigError("embed() got no texts; give at least one")
+            vectors: Floats = np.stack([future.result() for future in futures])
         return normalized(vectors) if normalize else vectors
 
     # the cache
