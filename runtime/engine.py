@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -121,16 +122,21 @@ class Engine:
         adapter: see `open`.
 
         Returns a Generation; for a list, a list of them. If some fail, the first error is raised after all have ended.
+        Where waiting is interrupted (by Ctrl-C), all are aborted.
         """
         params = _with_options(params or SamplingParams(), options)
         grammar = grammar_of(grammar, self.vocabulary, self.config.json_options)
         single = isinstance(prompt, str)
-        futures = []
-        for text in [prompt] if isinstance(prompt, str) else prompt:
-            sequence = self.open(adapter=adapter)
-            sequence.extend(self.tokenizer.encode(text, special_prefix=True))
-            futures.append(sequence.generate(params, grammar, on_chunk))
-        results: list[Generation] = [future.result() for future in futures]
+        futures, aborts = list[Future[Generation]](), list[partial[None]]()
+        with _aborting(aborts):
+            for text in [prompt] if isinstance(prompt, str) else prompt:
+                sequence = self.open(adapter=adapter)
+                aborts.append(partial(self._core.abort, sequence._state))  # the sequence is closed once it is done
+                sequence.extend(self.tokenizer.encode(text, special_prefix=True))
+                futures.append(sequence.generate(params, grammar, on_chunk))
+            for future in futures:
+                future.exception()
+        results = [future.result() for future in futures]
         return results[0] if single else results
 
     def embed(self, texts: str | list[str], normalize: bool = False, adapter: str | None = None) -> Floats:
@@ -140,14 +146,16 @@ class Engine:
         trained to make such vectors comparable. normalize: scale to length 1. adapter: see `open`. Raises ConfigError for an empty list or
         a text without tokens.
         """
-        futures = []
-        for text in [texts] if isinstance(texts, str) else texts:
-            sequence = self.open(adapter=adapter)
-            sequence.extend(self.tokenizer.encode(text, special_prefix=True))
-            futures.append(sequence.embed())
-        if not futures:
-            raise ConfigError("embed() got no texts; give at least one")
-        vectors: Floats = np.stack([future.result() for future in futures])
+        futures, aborts = list[Future[Floats]](), list[partial[None]]()
+        with _aborting(aborts):
+            for text in [texts] if isinstance(texts, str) else texts:
+                sequence = self.open(adapter=adapter)
+                aborts.append(partial(self._core.abort, sequence._state))
+                sequence.extend(self.tokenizer.encode(text, special_prefix=True))
+                futures.append(sequence.embed())
+            if not futures:
+                raise ConfigError("embed() got no texts; give at least one")
+            vectors: Floats = np.stack([future.result() for future in futures])
         return normalized(vectors) if normalize else vectors
 
     # the cache
@@ -242,11 +250,11 @@ class Engine:
     # giving the device's memory away for a while
 
     def sleep(self) -> int:
-        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed.
+        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed, of all ranks.
 
         Running requests are interrupted and computed again after `wake`; new ones wait; none fails. Cached prefixes
         move to main memory if `host_kv` has room, otherwise they are dropped. On the CPU the weights stay in place.
-        Returns 0 if the engine is already asleep.
+        Returns 0 if the engine is already asleep. GPUs get memory back in blocks of 2 MB and more: for a model of a few MB it may be 0 too.
         """
         return self._ask("sleep")
 
@@ -358,6 +366,17 @@ def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], obje
     with Engine(path, **options) as engine, engine.record() as texts:
         _wait_for(function(engine))
     return texts
+
+
+@contextmanager
+def _aborting(aborts: list[partial[None]]) -> Iterator[None]:
+    """What is begun within is aborted where that ends early, as by Ctrl-C: nobody waits for it any more."""
+    try:
+        yield
+    except BaseException:
+        for abort in aborts:
+            abort()
+        raise
 
 
 def _wait_for(found: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -53,10 +54,13 @@ def model_and_options(words: list[str]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """A number, True, False, None or other literal of Python; else the text itself."""
+    """A number, True, False, None or other literal of Python, or an object of JSON; else the text itself."""
     if text.lower() in CONSTANTS:
         return CONSTANTS[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    readers: list[Callable[[str], Any]] = [ast.literal_eval, *([json.loads] if text.startswith("{") else [])]
+    for read in readers:
+        try:
+            return read(text)
+        except (ValueError, SyntaxError):
+            pass
+    return text

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..parallel import algorithms
+
 LINKS = {"PIX": "PCIe, one bridge", "PXB": "PCIe, several bridges", "PHB": "PCIe, through the CPU", "NODE": "PCIe, within a NUMA node", "SYS": "PCIe, between NUMA nodes"}
 
 
@@ -35,6 +37,16 @@ def told() -> Iterator[str]:
         yield f"{number}: {card.name}, {card.bytes / 1e9:.0f} GB"
     if len(found) > 1:
         yield from grouped(links(len(found)))
+        yield from sums(len(found))
+
+
+def sums(count: int) -> Iterator[str]:
+    """How ranks on the first two, four and eight of so many cards would add up."""
+    for ranks in (2, 4, 8):
+        far = [pair for pair in combinations(range(ranks), 2) if ranks <= count and not torch.cuda.can_device_access_peer(*pair)]
+        if ranks <= count:
+            way = "NCCL, as card {} does not reach the memory of card {}".format(*far[0]) if far else algorithms.told(ranks)
+            yield f"tensor_parallel={ranks}: sums over ranks {way}"
 
 
 def grouped(pairs: dict[tuple[int, int], str]) -> Iterator[str]:

@@ -49,7 +49,7 @@ class GpuFollower:
         self._memory: StateMemory | None = None
         self._runner: FollowerRunner | None = None
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
-        calls: list[Callable[..., Any]] = [self.keep_pages, self.plan, self.let_go, self.fill, self.set_aside, self.place]
+        calls: list[Callable[..., Any]] = [self.keep_pages, self.plan, self.let_go, self.fill, self.set_aside, self.place, self.held]
         self._called = {call.__name__: call for call in calls}
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
@@ -124,6 +124,11 @@ class GpuFollower:
     def plan(self, path: Path) -> int:
         """See `Part.plan`. Bytes that it will read."""
         return self.part.plan(self.model, self.part.opened(path)).bytes
+
+    def held(self) -> int:
+        """Bytes that this process takes of its card."""
+        collect()
+        return torch.cuda.memory_reserved(self.model.device)
 
     def let_go(self) -> None:
         """Other weights are going to be loaded: graphs and buffers go, until `wake`."""

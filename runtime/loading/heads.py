@@ -19,10 +19,10 @@ from ..models.head import Head, HeadNames, HeadSpec
 from ..models.latent_spec import Latent
 from ..models.names import Names
 from ..models.spec import Gated, Model, Norms
-from .checkpoint import sources_of
+from .checkpoint import is_state, open_checkpoint, sources_of
 from .files import read_json
 from .header import DTYPES, FLOATS, Stored
-from .plan import BUFFERS
+from .plan import BUFFERS, renamed
 from .source import Source
 from .weights import draw
 
@@ -32,11 +32,15 @@ SAID_ELSEWHERE = (
     "fc_bias", "use_aux_hidden_state", "parallel_drafting",
 )  # fmt: skip
 OWN = {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}
+AS_PUBLISHED = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False, "parallel_draft_step": 1}  # as modelopt says what is so anyway
 PUBLISHED = "EAGLE and EAGLE-3 heads of one layer as their authors publish them"
 
 
-def kind_of(path: Path, load_format: str) -> str | None:
-    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only by their tensors."""
+def kind_of(path: Path, load_format: str, weights: bool = True) -> str | None:
+    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only by their tensors.
+
+    weights: they are wanted. Raises CheckpointError where nothing tells because they are absent or not to be read so.
+    """
     if not (file := path / "config.json").exists():
         return None
     values = read_json(file)
@@ -48,6 +52,8 @@ def kind_of(path: Path, load_format: str) -> str | None:
     try:
         tensors = {plain_name(stored.name) for source in sources_of(path, load_format) for stored in source.tensors}
     except CheckpointError:
+        if weights:
+            raise
         return None
     return EAGLE if "fc.weight" in tensors else None
 
@@ -58,10 +64,17 @@ def plain_name(name: str) -> str:
 
 
 class HeadFiles:
-    """A head on this machine. sources: empty, where the weights are to be random.  where: for errors."""
+    """A head on this machine. sources: empty, where the weights are to be random.  where: for errors.  scores: the target's matrix of logits, where the head is to have its own copy."""
 
-    def __init__(self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], where: str) -> None:
-        self.spec, self.where, self._sources, self._names = spec, where, sources, names
+    def __init__(self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], where: str, scores: list[tuple[Source, Stored]] | None = None) -> None:
+        self.spec, self.where, self._sources, self._names, self._scores = spec, where, sources, names, scores or []
+
+    def scoring(self, target: Model, path: Path, load_format: str) -> HeadFiles:
+        """The same that scores by itself, for a target of whose matrix of logits only some rows are here. Raises ConfigError where its files have it in few bits, or logits are more than that."""
+        if self.spec.scores:
+            return self
+        pieces = scores_of(target, path, load_format) if self._sources else []
+        return HeadFiles(replace(self.spec, scores=True), self._sources, self._names, self.where, pieces)
 
     def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> Head:
         """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
@@ -77,6 +90,8 @@ class HeadFiles:
 
     def _fill(self, head: Head) -> None:
         missing = {place.name: place.target for place in head.places()}
+        if self._scores:
+            missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
         for source, stored, name in self._tensors():
             if name == "d2t" and head.ids is not None:
                 self._require(source, stored, head.ids, ("I32", "I64"))
@@ -138,7 +153,7 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
 
 def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three: bool) -> None:
     """Refuses options that change what a head computes.  own: its "eagle_config".  tensors: their names; None: they are random."""
-    if own is not None and not (isinstance(own, dict) and set(own) <= OWN):
+    if own is not None and not (isinstance(own, dict) and {name for name, value in own.items() if AS_PUBLISHED.get(name) != value} <= OWN):
         raise ConfigError(f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}")
     if said.raw("use_aux_hidden_state") is False or (own or {}).get("use_aux_hidden_state") is False:
         raise ConfigError(f"{said.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}")
@@ -201,6 +216,20 @@ def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
         scores=f"{begin}shared_head.head.weight" in tensors,
     )
     return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, str(path))
+
+
+def scores_of(target: Model, path: Path, load_format: str) -> list[tuple[Source, Stored]]:
+    """Where a target's matrix of logits lies, row by row. Raises ConfigError where that is not all of them, or not all that logits are made by."""
+    if target.head_bias or target.head_unit or target.embed_size:
+        raise ConfigError(f"the logits of {target.architecture} are more than a product with its lm_head, which a head over several ranks does not make; take a draft model")
+    name = f"{target.names.embedding if target.tied else target.names.head}.weight"
+    sources = sources_of(path, load_format) if is_state(path, load_format) else open_checkpoint(path, load_format=load_format).sources
+    found = [(source, stored) for source in sources for stored in source.tensors if renamed(stored.name, target, ()) == name]
+    found = found[:1] if target.tied else found  # of a sharded state each rank has the whole table, and its own rows of a head
+    rows = sum(stored.shape[0] for _, stored in found if stored.shape[1:] == [target.hidden_size] and stored.dtype in FLOATS)
+    if rows != target.vocab_size:
+        raise ConfigError(f"{path}: {name} is not there as floats of {[target.vocab_size, target.hidden_size]}, of which a head over several ranks takes a copy; take a draft model")
+    return found
 
 
 def _read(source: Source, stored: Stored) -> Tensor:

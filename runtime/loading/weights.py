@@ -238,7 +238,7 @@ def _sizes(place: Place) -> tuple[int, ...]:
 @contextmanager
 def _progress(total: int, doing: str) -> Iterator[Callable[[int], None] | None]:
     """Counts bytes on a bar, if there is a terminal to see it and something to wait for."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # a program may have been started without
         yield None
         return
     from tqdm import tqdm

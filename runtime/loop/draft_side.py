@@ -171,7 +171,7 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
         return None
     mtp = config.draft == "mtp"
     where = path if mtp else resolve_model(config.draft, not config.dummy, config.load_format)
-    kind = None if mtp else kind_of(where, config.load_format)
+    kind = None if mtp else kind_of(where, config.load_format, not config.dummy)
     if not mtp and kind is None:
         return ModelSide(config, choice, where)
     if isinstance(target, GenericModel) or target.per_layer is not None:
@@ -183,8 +183,8 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
     if config.pipeline_parallel > 1:
         raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model")
     files = open_mtp(where, target, config.load_format) if kind is None else open_head(where, kind, target, config.load_format, not config.dummy)
-    if config.tensor_parallel > 1 and not files.spec.scores:
-        raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): the head scores by its target's lm_head, which lies on several ranks; take a draft model")
+    if config.tensor_parallel > 1:
+        files = files.scoring(target, path, config.load_format)
     return HeadSide(config, choice, where, files)
 
 

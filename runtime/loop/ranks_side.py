@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..attention import attention_backend
 from ..attention.base import AttentionLayout
 from ..attention.by_layer import listed
 from ..cache.pools import Pool
@@ -160,12 +161,22 @@ class RanksSide:
     def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
         """states: slots of them.  window_tokens: see `WindowPlan`."""
         dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
+        if config.attention != "auto" or config.deterministic:
+            self._require_attention(config, pool, context, window_tokens)
         room = Room(
             pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
             config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
         )  # fmt: skip
         self.team.make_room(room)
         self._link(room.tokens)
+
+    def _require_attention(self, config: Resolved, pool: Pool, context: int, window_tokens: int) -> None:
+        """Raises ConfigError for a backend that cannot run, before the others would end over it."""
+        layout = self._layout.apart(context) if window_tokens else self._layout
+        attention_backend(
+            config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
+            context=context, deterministic=config.deterministic, dtype=self._model.dtype,
+        )  # fmt: skip
 
     def _link(self, tokens: int) -> None:
         """With the others, while they make room."""

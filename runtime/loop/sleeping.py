@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,9 @@ from .config import free_memory
 from .core import EngineCore
 from .counts import of_experts
 from .draft_side import DraftSide
+
+if TYPE_CHECKING:
+    from ..parallel.team import Team
 
 
 class Sleeper:
@@ -86,7 +89,11 @@ class Sleeper:
             vars(self).pop(name, None)
 
     def _held(self) -> int:
-        """Bytes that this engine (on a GPU: this process) takes of the device."""
+        """Bytes that this engine (on a GPU: this process) takes of the device, and the other ranks of theirs."""
+        team: Team | None = getattr(self._core.runner, "team", None)
+        return self._own() + sum(() if team is None else team.ask("held"))
+
+    def _own(self) -> int:
         device = self._pool.device
         if device.type == "cuda":
             gc.collect()  # captured steps are cycles that hold the pool

@@ -34,3 +34,8 @@ def algorithm(ranks: int, size: int, reach: bool, deterministic: bool) -> Algori
 
 def limits(ranks: int) -> Limits:
     return LIMITS[next((known for known in LIMITS if known >= ranks), max(LIMITS))]
+
+
+def told(ranks: int) -> str:
+    """How ranks add up whose cards reach each other's memory, for people."""
+    return f"pushed up to {limits(ranks).pushed // KB} KB, then NCCL"

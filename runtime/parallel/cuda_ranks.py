@@ -15,7 +15,7 @@ from torch import Tensor
 from ..kernels.ahead import is_compiling
 from ..kernels.norm import add_rms_norm
 from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
-from .algorithms import ORDERED, Algorithm, algorithm, limits
+from .algorithms import ORDERED, Algorithm, algorithm, limits, told
 from .ranks import LIMIT
 from .stages import Place
 
@@ -133,7 +133,7 @@ class CudaRanks:
         """How they add up, for people."""
         if self._rooms is None:
             return f"NCCL: {self.why}" if self.why else "none: each rank has whole layers"
-        return "pushed" if self._deterministic else f"pushed up to {limits(self.ranks).pushed // 1024} KB, then NCCL"
+        return "pushed" if self._deterministic else told(self.ranks)
 
 
 def _unreachable(device: torch.device, ranks: int) -> str | None:

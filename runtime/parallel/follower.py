@@ -80,7 +80,7 @@ class Follower:
 
     def __init__(self, part: Part, model: Decoder, pipeline: Pipeline | None = None, mover: Mover | None = None) -> None:
         self.part, self.model, self.pipeline, self._rows = part, model, pipeline, Rows(0)
-        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "place": self.place, "keep_pages": self.keep_pages}
+        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "place": self.place, "keep_pages": self.keep_pages, "held": self.held}
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
         self._adapter_slots: Slots | None = None
@@ -133,6 +133,10 @@ class Follower:
         """Make room in main memory for pages that rank 0 says are to be saved."""
         self._pages = HostPages(self._pool, page_size, places)
         self._called |= calls_of(self._pages)
+
+    def held(self) -> int:
+        """Bytes of keys, values and states."""
+        return self._pool.bytes + (0 if self._memory is None else self._memory.bytes)
 
     def make_room(self, room: Room) -> bytes:
         """Memory for keys and values; what lay there is gone. Who computes the layers, pickled."""

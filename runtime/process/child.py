@@ -55,11 +55,13 @@ class Child:
     """
 
     def __init__(self, beginning: Beginning) -> None:
-        self.socket, theirs = socket.socketpair()
+        self.socket, theirs = map(_beyond_standard, socket.socketpair())
         try:
             self._process = subprocess.Popen(
                 beginning.command(theirs.fileno()),
                 stdin=subprocess.DEVNULL,
+                stdout=_written_to(sys.__stdout__),
+                stderr=_written_to(sys.__stderr__),
                 pass_fds=[theirs.fileno()],
                 env=beginning.environment,
                 process_group=0,
@@ -95,6 +97,21 @@ class Child:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def _beyond_standard(end: socket.socket) -> socket.socket:
+    """The same not as one of the numbers of stdin, stdout and stderr, which may be free where a program was started without these."""
+    if end.fileno() > 2:
+        return end
+    import fcntl  # not everywhere
+
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+def _written_to(stream: object) -> int | None:
+    """What a process writes to: this one's, where it had any when it began."""
+    return subprocess.DEVNULL if stream is None else None
 
 
 def _how(code: int) -> str:

@@ -62,5 +62,6 @@ class Pulse:
 def leave(code: int) -> None:
     """End without waiting for a grammar that is being compiled, or taking the modules apart."""
     logging.shutdown()
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     os._exit(code)

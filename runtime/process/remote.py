@@ -172,6 +172,15 @@ class RemoteCore:
 
     def stop(self) -> None:
         """Fail all that waits, end process and threads. Idempotent."""
+        self.leave()
+        if threading.current_thread() not in (self._thread, self._link.outbox.thread):  # the collector may call on any
+            self._thread.join(GRACE)
+            if self._thread.is_alive() and (child := self._child) is not None:
+                child.kill()
+            self._thread.join()
+
+    def leave(self) -> None:
+        """The same without waiting for the end of process and threads."""
         self._stopping.set()
         link, child = self._link, self._child
         listens = link.ready.done()
@@ -180,11 +189,6 @@ class RemoteCore:
             child.leave()
         elif child is not None:
             child.kill()  # it is still loading, and does not listen
-        if threading.current_thread() not in (self._thread, link.outbox.thread):  # the collector may call on any
-            self._thread.join(GRACE)
-            if self._thread.is_alive() and (child := self._child) is not None:
-                child.kill()
-            self._thread.join()
 
     def forget(self) -> None:
         """Nothing here holds the model's memory."""

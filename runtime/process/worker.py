@@ -44,6 +44,7 @@ class Worker:
         self._outbox = outbox
         self._recipes = Recipes(parts.vocabulary)
         self._sequences: dict[int, SequenceState] = {}
+        self._closing: dict[int, SequenceState] = {}  # that take no operations any more and may have some to do
         self._spoiled: dict[int, BaseException] = {}
         self._streamed: dict[int, Generation | None] = {}  # what the last chunk of each has brought
         self._takes: dict[type, Callable[[Any], None]] = {
@@ -92,10 +93,11 @@ class Worker:
         if number is not None:
             op.future.add_done_callback(partial(self._answer, number))
         waits = op.blocked
-        self._core.submit(sequence, op)
         if isinstance(op, Close):
-            del self._sequences[message.sequence]
-        elif waits and isinstance(op, LateGenerate):
+            self._closing[message.sequence] = self._sequences.pop(message.sequence)
+            op.future.add_done_callback(lambda _: self._closing.pop(message.sequence, None))
+        self._core.submit(sequence, op)
+        if waits and isinstance(op, LateGenerate):
             op.go_on_when_ready(self._core, sequence)
 
     def _refuse(self, number: int | None, error: Exception) -> None:
@@ -119,7 +121,7 @@ class Worker:
         return message.kind(*arguments)
 
     def _abort(self, message: Abort) -> None:
-        if (sequence := self._sequences.get(message.sequence)) is not None:
+        if (sequence := self._sequences.get(message.sequence, self._closing.get(message.sequence))) is not None:
             self._core.abort(sequence)
 
     def _ask(self, message: Ask) -> None:

@@ -47,29 +47,30 @@ def connect_replicas(path: Path, options: EngineConfig) -> Assembled:
 
 
 def shares(options: EngineConfig) -> list[EngineConfig]:
-    """The options of each replica. Raises ConfigError for more replicas than there are GPUs."""
+    """The options of each replica. Raises ConfigError for more than there are GPUs for, one for each of its ranks."""
     count, one = options.replicas, replace(options, replicas=1)
     if options.device not in ("auto", "cuda", "cpu"):
         raise ConfigError(f"Engine(replicas={count}, device={options.device!r}): all of them would be on that one; take device='cuda', of which each gets one, or 'cpu'")
     if options.device != "cpu" and torch.cuda.is_available():
-        if count > torch.cuda.device_count():
-            raise ConfigError(f"Engine(replicas={count}): torch sees {torch.cuda.device_count()} CUDA devices; take as many replicas at most, or device='cpu'")
+        if count * options.ranks > (there := torch.cuda.device_count()):
+            each = "" if options.ranks == 1 else f", where each replica takes {options.ranks}"
+            raise ConfigError(f"Engine(replicas={count}): torch sees {there} CUDA devices{each}; take {there // options.ranks} replicas at most, or device='cpu'")
         return [replace(one, device="cuda")] * count
     if count > (most := max(8, os.cpu_count() or 1)):
         raise ConfigError(f"Engine(replicas={count}): each is a process with the whole model; by the CPUs of this machine take {most} at most")
     if options.threads is not None:
         return [one] * count
     threads = choose_device(options.device, options.dtype).threads
-    return [replace(one, threads=max(1, threads // count))] * count
+    return [replace(one, threads=max(1, threads // (count * options.ranks)))] * count
 
 
 def cards(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
-    """Of each replica, what its process finds in its environment: of the GPUs that this process sees, one. Empty on a CPU."""
+    """Of each replica, what its process finds in its environment: of the GPUs that this process sees, one for each of its ranks. Empty on a CPU."""
     if options[0].device != "cuda":
         return [{}] * len(options)
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number) for number in range(len(options))] if seen is None else [name.strip() for name in seen.split(",")]
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[: len(options)]]
+    seen, width = os.environ.get("CUDA_VISIBLE_DEVICES"), options[0].ranks
+    names = [str(number) for number in range(width * len(options))] if seen is None else [name.strip() for name in seen.split(",")]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(names[at : at + width])} for at in range(0, width * len(options), width)]
 
 
 class State:
@@ -110,7 +111,8 @@ class ReplicasCore:
         self._restarts = [0] * len(options)
         self._cores: list[RemoteCore] = []
         seen = cards(options)
-        self._cards = [f"cuda:{number}" for number, environment in enumerate(seen) if environment]
+        width = options[0].ranks
+        self._cards = [", ".join(f"cuda:{number * width + rank}" for rank in range(width)) for number, environment in enumerate(seen) if environment]
         for number, (each, environment) in enumerate(zip(options, seen, strict=True)):
             self._cores.append(RemoteCore(path, each, partial(self._noted, number), environment))
 
@@ -244,7 +246,11 @@ class ReplicasCore:
         return together.stats([core.snapshot() for core in self._cores])
 
     def stop(self) -> None:
-        self._all([partial(core.stop) for core in self._cores])
+        """All end at the same time. Without threads of its own: at the end of the interpreter none can be started."""
+        for core in self._cores:
+            core.leave()
+        for core in self._cores:
+            core.stop()
 
     def forget(self) -> None:
         """Nothing here holds the models' memory."""

@@ -35,7 +35,8 @@ def _sum(values: Sequence[Any]) -> Any:
 def infos(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The first one's, with sums where there are several of something."""
     sums = {name: sum(one[name] for one in each) for name in SUMS if name in each[0]}
-    return {**each[0], **sums, "replicas": len(each), "pids": [one["pid"] for one in each], "devices": [one["device"] for one in each]}
+    ranks = {"rank_pids": [pid for one in each for pid in one["rank_pids"]]} if "rank_pids" in each[0] else {}
+    return {**each[0], **sums, **ranks, "replicas": len(each), "pids": [one["pid"] for one in each], "devices": [one["device"] for one in each]}
 
 
 def trees(each: Sequence[Snapshot]) -> Snapshot:

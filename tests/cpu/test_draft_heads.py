@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError, RequestAborted
+from sgl.runtime.loading.heads import EAGLE, kind_of
 from sgl.runtime.sequences.draft import Draft
 from sgl.runtime.sequences.sequence import SequenceState, Work
 from sgl.runtime.speculative.head_shadow import HeadShadows
@@ -174,11 +175,13 @@ def test_refusals(tmp_path: Path) -> None:
         (three, {"use_aux_hidden_state": False}, "use_aux_hidden_state is false"),
         (three, {"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is false"),
         (three, {"eagle_config": {"layers": [1]}}, "eagle_config is .*may be an object with"),
+        (three, {"eagle_config": {"use_mtp_layernorm": True}}, "eagle_config is .*may be an object with"),
         (three, {"fc_bias": True}, r"fc_bias is True, and the head has no tensor fc\.bias"),
         (one, {"hidden_size": 128}, "hidden_size=128"),
     ):
         with pytest.raises(ConfigError, match=words):
             edited(made, **config)
+    edited(three, eagle_config={"use_aux_hidden_state": True, "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False, "parallel_draft_step": 1}).close()
     with pytest.raises(CheckpointError, match=r"lacks fc\.weight"):
         edited(three, lambda tensors: {name: tensor for name, tensor in tensors.items() if name != "fc.weight"})
     with pytest.raises(ConfigError, match="tie_word_embeddings is true"):
@@ -189,6 +192,12 @@ def test_refusals(tmp_path: Path) -> None:
         edited(three, lambda tensors: tensors | {"more": tensors["fc.weight"].clone()})
     with pytest.raises(ConfigError, match=r"has no model\.layers\.7\.eh_proj\.weight"):
         Engine(one.target, **OPTIONS | {"draft": "mtp"})
+    weights = Path(one.draft) / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.raises(CheckpointError, match="read with load_format='pt'"):
+        Engine(one.target, **OPTIONS | {"draft": one.draft})
+    assert kind_of(Path(one.draft), "pt") == EAGLE and kind_of(Path(one.draft), "auto", weights=False) is None
 
 
 def test_pages_are_short_and_memory_is_given_away(made: Made) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 import gc
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -190,6 +193,28 @@ def test_aborts_deadlines_and_priorities_reach_it(engine):
     late.extend([5, 6])
     with pytest.raises(DeadlineExceeded):
         late.generate(LONG).result(30)
+
+
+def test_what_is_closed_is_aborted_too(engine, local):
+    for each in (engine, local):
+        sequence = each.open()
+        sequence.extend([5, 6])
+        future = sequence.generate(LONG)
+        sequence.close()
+        sequence.abort()
+        with pytest.raises(RequestAborted):
+            future.result(30)
+
+
+def test_an_interrupted_generate_goes_on_for_nobody(engine, local):
+    """Ctrl-C, once all are asked for: within a finalizer it would be lost."""
+    for each in (engine, local):
+        begun, before = threading.Event(), each.stats().aborts
+        threading.Thread(target=lambda begun=begun: (begun.wait(60), time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT))).start()
+        with pytest.raises(KeyboardInterrupt):
+            each.generate(["a b"] * 200, LONG, on_chunk=lambda chunk, begun=begun: begun.set())
+        await_true(lambda each=each: not each.stats().running)
+        assert each.stats().aborts - before > 50, "most of them"
 
 
 def test_closed_sequences_say_so(engine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import signal
@@ -263,6 +264,13 @@ def test_it_ends_with_its_parent_however_that_ends(tiny, tmp_path):
         said, errors = run.communicate(timeout=120)
         assert run.returncode == code and not errors, errors
         await_true(lambda said=said: gone(int(said)))
+
+
+def test_a_program_without_stdin_stdout_and_stderr_has_engines_too(tiny, tmp_path):
+    """Their numbers are free then, and sockets must not get them."""
+    code = f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, process=True); open({str(tmp_path / 'said')!r}, 'w').write(str(e.generate('hello', max_tokens=2).token_ids))"
+    subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code], timeout=120, check=True)
+    assert len(json.loads((tmp_path / "said").read_text())) == 2
 
 
 def test_an_answer_and_an_end_never_both_reach_an_operation():

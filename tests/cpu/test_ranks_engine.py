@@ -67,7 +67,7 @@ def test_states_are_shared_out(case, tmp_path):
     with Engine(path, **few) as one, Engine(path, **few, tensor_parallel=2) as two:
         same(walk(two, 1), walk(one, 1))
         assert (two.info()["states"], two.info()["state_bytes"]) == (24, one.info()["state_bytes"]) and two.info()["memory"]["states"] == one.info()["memory"]["states"]
-        assert two.sleep() > 0
+        assert two.sleep() == two.info()["kv_bytes"] + two.info()["state_bytes"], "of both ranks"
         two.wake()
         same(walk(two, 3), walk(one, 3))
 
@@ -78,7 +78,7 @@ def test_prefixes_leave_and_come_back(one, tiny):
 
 def test_it_sleeps_and_wakes(two):
     before = two.generate("words", max_tokens=5, temperature=0).token_ids
-    assert two.sleep() > 0
+    assert two.sleep() == two.info()["kv_bytes"], "of both ranks"
     two.wake()
     assert two.generate("words", max_tokens=5, temperature=0).token_ids == before
 
@@ -100,6 +100,7 @@ def test_other_weights_and_back(one, two, tiny, other_weights):
         ({"run_ahead": True}, "run_ahead=True"),
         ({"weights": "int4_gptq", "calibration": ["x"]}, "int4_gptq"),
         ({"load_format": "sharded_state"}, "it is no sharded state"),
+        ({"attention": "flashinfer"}, "flashinfer"),
     ],
 )
 def test_what_it_does_not_do_is_told_and_nothing_is_left(tiny, options, why, monkeypatch):

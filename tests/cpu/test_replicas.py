@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ranks_rig import alive, same, walk
 from server_rig import await_true
-from test_ranks_engine import alive, walk
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
@@ -41,8 +43,35 @@ def test_each_replica_sees_a_card_of_its_own(monkeypatch, seen, names):
     assert [each["CUDA_VISIBLE_DEVICES"] for each in cards(options)] == names and {each.device for each in options} == {"cuda"}
     assert Beginning.here(Path("model"), options[0], cards(options)[1]).environment["CUDA_VISIBLE_DEVICES"] == names[1]
     assert cards(shares(EngineConfig(replicas=2, device="cpu", threads=1))) == [{}, {}]
-    with pytest.raises(ConfigError, match="torch sees 3 CUDA devices"):
+    with pytest.raises(ConfigError, match="torch sees 3 CUDA devices; take 3 replicas"):
         shares(EngineConfig(replicas=4))
+
+
+@pytest.mark.parametrize("seen, names", [(None, ["0,1", "2,3"]), ("7, 5,3,1", ["7,5", "3,1"])])
+def test_each_replica_of_several_ranks_sees_as_many_cards(monkeypatch, seen, names):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in cards(shares(EngineConfig(replicas=2, tensor_parallel=2)))] == names
+    with pytest.raises(ConfigError, match="torch sees 5 CUDA devices, where each replica takes 2; take 2 replicas"):
+        shares(EngineConfig(replicas=3, tensor_parallel=2))
+
+
+def test_replicas_of_two_ranks(one, tiny):
+    """As `sgl models` advises where a card is too small. The death of a rank is an error of its replica's sequences."""
+    with Engine(tiny, **OPTIONS, replicas=2, tensor_parallel=2) as engine:
+        same(walk(engine, 1), walk(one, 1))
+        pids = engine.info()["rank_pids"]
+        assert len(set(pids)) == 4 and engine.info()["pids"] == pids[::2]
+        sequences = [engine.open() for _ in range(4)]
+        for sequence in sequences:
+            sequence.extend([5, 6, 7])
+        running = [sequence.generate(LONG) for sequence in sequences]
+        os.kill(pids[3], signal.SIGKILL)
+        assert sorted(isinstance(future.exception(60), EngineDied) for future in running) == [False, False, True, True]
+    await_true(lambda: not any(map(alive, pids)))
 
 
 def test_a_text_s_numbers_are_those_of_its_beginnings():
@@ -207,3 +236,10 @@ def test_the_death_of_one_is_an_error_of_its_own_sequences(tiny):
             assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
         last = engine.info()["pids"]
     await_true(lambda: not any(map(alive, last)))
+
+
+def test_a_script_that_forgets_to_close_ends_without_a_word(tiny):
+    code = f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, replicas=2, device='cpu', threads=1); e.generate('hello', max_tokens=2); print(*e.info()['pids'])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and not run.stderr, run.stderr
+    await_true(lambda: not any(alive(int(pid)) for pid in run.stdout.split()))

@@ -717,3 +717,5 @@ def test_words_may_stand_anywhere():
     options = _parser().parse_args(["serve", "a/model", "--port", "8", "kv_memory=2GB", "graphs=false", "context=9"])
     assert options.port == 8
     assert model_and_options(options.words) == ("a/model", {"kv_memory": "2GB", "graphs": False, "context": 9})
+    objects = ['speculation={"most": 4, "control": false}', "adapters={'a': 'b'}", "draft={no"]
+    assert model_and_options(objects)[1] == {"speculation": {"most": 4, "control": False}, "adapters": {"a": "b"}, "draft": "{no"}

@@ -10,7 +10,7 @@ import torch
 from family_checks import reference
 
 from sgl.cli import main
-from sgl.runtime.executor.cards import grouped, matrix
+from sgl.runtime.executor.cards import grouped, matrix, sums
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.loop.spread import best, read, ways
@@ -132,3 +132,12 @@ def test_links_are_read_from_the_table() -> None:
     assert len(pairs) == 6 and pairs[0, 1] == "NVLink, 18 links" and pairs[2, 3] == "PCIe, one bridge" and pairs[0, 3].startswith("PCIe, between")
     assert list(grouped(pairs)) == ["NVLink, 18 links: 0-1, 0-2, 1-2", "PCIe, between NUMA nodes: 0-3, 1-3", "PCIe, one bridge: 2-3"]
     assert list(grouped({(0, 1): "x"})) == ["x: all pairs"] and matrix("nothing") == {}
+
+
+def test_how_ranks_would_add_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: {a, b} != {2, 3})
+    assert list(sums(5)) == [
+        "tensor_parallel=2: sums over ranks pushed up to 8192 KB, then NCCL",
+        "tensor_parallel=4: sums over ranks NCCL, as card 2 does not reach the memory of card 3",
+    ]
+    assert not list(sums(1))

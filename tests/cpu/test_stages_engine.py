@@ -78,7 +78,8 @@ def test_what_stages_wait_is_told(several):
 
 def test_it_sleeps_and_wakes(several):
     before = several.generate("words", max_tokens=5, temperature=0).token_ids
-    assert several.sleep() > 0
+    info = several.info()
+    assert several.sleep() == info["kv_bytes"] + (info.get("draft") or {"kv_bytes": 0})["kv_bytes"], "of all stages"
     several.wake()
     assert several.generate("words", max_tokens=5, temperature=0).token_ids == before
 
