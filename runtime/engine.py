@@ -272,7 +272,8 @@ class Engine:
         """Load other weights for the same model, between two steps. Returns the number of bytes read.
 
         origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device): a mapping,
-        or pairs of name and tensor, of which all are taken before anything changes. With `process` or several ranks they are written to a temporary folder first. They are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
+        or pairs of name and tensor, of which all are taken before anything changes. With `process`, several ranks or replicas they are written to a
+        temporary folder first. They are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
         which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an error
         during loading, the old weights are loaded again from their files.
         """
@@ -283,7 +284,7 @@ class Engine:
             self.model_path = self._info["model_path"] = path
             return size
         tensors = given_tensors(origin)
-        if not self.config.process or self.config.replicas > 1:
+        if not self.config.process:
             return self._updated(tensors)
         with self._laid.written(Path(self.model_path), tensors) as folder:
             return self._updated(str(folder))

@@ -17,7 +17,7 @@ import torch
 
 from sgl.grammars import Vocabulary
 
-from ..errors import ConfigError, EngineClosed
+from ..errors import ConfigError, EngineClosed, RuntimeFailure
 from ..executor.device import choose_device
 from ..loop.assemble import Assembled
 from ..loop.config import EngineConfig
@@ -106,7 +106,7 @@ class ReplicasCore:
         self.vocabulary: Vocabulary
         self.info: dict[str, Any] = {}
         self._path, self._ids, self._lock = path, itertools.count(1), threading.RLock()
-        self._adapting = threading.Lock()
+        self._adapting, self._updating = threading.Lock(), threading.Lock()
         self._router = Router([1] * len(options))
         self._restarts = [0] * len(options)
         self._cores: list[RemoteCore] = []
@@ -206,12 +206,30 @@ class ReplicasCore:
     def ask(self, name: str, *args: Any) -> Any:
         """What all of them answer, see `together`. Raises the first error, once all have answered."""
         if name == "update":
-            raise ConfigError("update_weights with replicas: close the engine and open one of the other weights")
+            return self._update(*args)
         each = [(number,) for number in args[0]] if name.startswith("end_") else [args] * len(self._cores)
         if name == "flush":
             for number in range(len(self._cores)):
                 self._router.forget(number)
         return together.TOGETHER[name](self._all([partial(core.ask, name, *own) for core, own in zip(self._cores, each, strict=True)]))
+
+    def _update(self, path: str) -> tuple[int, dict[str, Any]]:
+        """All get other weights, each between two of its steps. Where one cannot, the others get those of before again, and its error is raised."""
+        with self._updating:
+            answers = self._outcomes([partial(core.ask, "update", path) for core in self._cores])
+            wrong = [answer for answer in answers if isinstance(answer, Exception)]
+            if wrong:
+                changed = [core for core, answer in zip(self._cores, answers, strict=True) if not isinstance(answer, Exception)]
+                back = self._outcomes([partial(core.ask, "update", str(self._path)) for core in changed])
+                for lost in (answer for answer in back if isinstance(answer, Exception)):
+                    words = f"replicas have different weights now: some could not load {path} ({wrong[0]}), others not {self._path} again ({lost}); close the engine"
+                    raise RuntimeFailure(words) from wrong[0]
+            for number in range(len(self._cores)):
+                self._router.forget(number)
+            if wrong:
+                raise wrong[0]
+            self._path = Path(path)
+            return together.TOGETHER["update"](answers)
 
     def adapt(self, name: str, *args: Any) -> Any:
         """All of them load, pin and unload alike, in one order; the first one's answer."""
@@ -229,9 +247,16 @@ class ReplicasCore:
         return next((core for core in self._cores if core.up), self._cores[0])
 
     def _all(self, calls: Sequence[partial[Any]]) -> list[Any]:
-        with ThreadPoolExecutor(len(calls), "sgl-replicas") as pool:
+        answers = self._outcomes(calls)
+        for error in (answer for answer in answers if isinstance(answer, Exception)):
+            raise error
+        return answers
+
+    def _outcomes(self, calls: Sequence[partial[Any]]) -> list[Any]:
+        """What each gives or raises, once all have ended."""
+        with ThreadPoolExecutor(max(1, len(calls)), "sgl-replicas") as pool:
             futures = [pool.submit(call) for call in calls]
-        return [future.result() for future in futures]
+        return [future.exception() or future.result() for future in futures]
 
     @property
     def up(self) -> bool:

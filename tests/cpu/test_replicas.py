@@ -13,11 +13,18 @@ import numpy as np
 import pytest
 import torch
 from ranks_rig import alive, same, walk
+from safetensors.torch import load_file
 from server_rig import await_true
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
+from sgl.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineClosed,
+    EngineDied,
+    RuntimeFailure,
+)
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.process.child import Beginning
 from sgl.runtime.replicas.core import cards, shares
@@ -199,6 +206,55 @@ def test_sleep_and_abort(several):
     sequence.abort()  # it is nowhere yet
     sequence.extend([5, 6])
     assert sequence.tokens().tolist() == [5, 6]
+
+
+def asked_of_each(engine: Engine) -> list[list[int]]:
+    """A short text of each replica, as sequences take turns."""
+    engine.flush_cache()
+    return [list(engine.generate("words of a text", max_tokens=5, temperature=0).token_ids) for _ in range(4)]
+
+
+def test_all_get_other_weights_and_begin_with_them_when_they_are_started_again(tiny, other_weights):
+    whole, _ = other_weights
+    with Engine(whole, **OPTIONS) as fresh:
+        (expected, *_) = asked_of_each(fresh)
+    with Engine(tiny, **OPTIONS, replicas=2) as engine:
+        before = asked_of_each(engine)
+        assert before == before[:1] * 4 != [expected] * 4
+        sequences = [engine.open() for _ in range(4)]
+        for sequence in sequences:
+            sequence.extend([5, 6, 7])
+        running = [sequence.generate(LONG) for sequence in sequences]
+        assert engine.update_weights(whole) > 0 and engine.model_path == engine.info()["model_path"] == str(whole)
+        assert [len(future.result(60).token_ids) for future in running] == [400] * 4
+        assert asked_of_each(engine) == [expected] * 4
+        os.kill(engine.info()["pids"][0], signal.SIGKILL)
+        await_true(lambda: engine.info()["restarts"] == 1, 60)
+        assert asked_of_each(engine) == [expected] * 4
+        assert engine.update_weights(load_file(tiny / "model.safetensors")) > 0  # tensors, laid where all find them
+        assert asked_of_each(engine) == before
+
+
+def test_where_one_cannot_load_them_all_keep_those_of_before(tiny, other_weights, monkeypatch):
+    whole, damaged = other_weights
+    with Engine(tiny, **OPTIONS, replicas=2) as engine:
+        before, core = asked_of_each(engine), engine._core._cores[1]
+        with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.down"):
+            engine.update_weights(damaged)
+        asked = core.ask
+
+        def broken(name: str, *args: object) -> object:
+            if (name, *args) == ("update", str(whole)):
+                raise OSError("the disk is gone")
+            return asked(name, *args)
+
+        monkeypatch.setattr(core, "ask", broken)
+        with pytest.raises(OSError, match="the disk is gone"):
+            engine.update_weights(whole)
+        assert asked_of_each(engine) == before and engine.model_path == str(tiny)
+        engine._core._path = Path("nowhere")
+        with pytest.raises(RuntimeFailure, match="replicas have different weights now"):
+            engine.update_weights(whole)
 
 
 def test_what_was_closed_before_it_went_anywhere_goes_nowhere(several):
