@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint
+from plain_adapters import write_adapter
 
 from sgl.runtime import Engine, SamplingParams
 
@@ -69,3 +72,20 @@ def test_a_request_does_not_wait_for_all_captures(tmp_path: Path) -> None:
         engine.generate("a", SamplingParams(max_tokens=2))
         assert runner._ahead is not None
         rehearsed(engine)
+
+
+def test_nobody_waits_for_the_kernels_of_adapters(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", tokenizer=True, hidden_size=256, intermediate_size=512)
+    names = [str(number) for number in range(3)]
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+    with Engine(base, device="cuda", dtype="bfloat16", kv_tokens=4000, max_running=16, adapter_slots=3) as engine:
+        rehearsed(engine)
+        for number, name in enumerate(names):
+            engine.adapters.load(name, write_adapter(base, tmp_path / name, number, 8 + 8 * (number % 2)))
+        sequences = [engine.open(adapter=owner) for owner in (*names, None, names[0], names[1], *names)]
+        for number, sequence in enumerate(sequences):
+            sequence.extend(list(range(30, 40 + 40 * number)))
+        for count in (1, 2, len(sequences)):
+            for future in [sequence.generate(params) for sequence in sequences[:count]]:
+                future.result(60)
+        assert engine.stats().compile_seconds == 0
