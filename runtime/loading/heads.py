@@ -19,8 +19,10 @@ from ..models.head import Head, HeadNames, HeadSpec
 from ..models.latent_spec import Latent
 from ..models.names import Names
 from ..models.spec import Gated, Model, Norms
+from ..quantization.readers import Readers
+from ..quantization.readers.claim import Sibling
 from .checkpoint import is_state, open_checkpoint, sources_of
-from .files import read_json
+from .files import quantization_of, read_json
 from .header import DTYPES, FLOATS, Stored
 from .plan import BUFFERS, renamed
 from .source import Source
@@ -64,17 +66,22 @@ def plain_name(name: str) -> str:
 
 
 class HeadFiles:
-    """A head on this machine. sources: empty, where the weights are to be random.  where: for errors.  scores: the target's matrix of logits, where the head is to have its own copy."""
+    """A head on this machine. sources: empty, where the weights are to be random.  readers: of weights in few bits, which are restored.  where: for errors.
 
-    def __init__(self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], where: str, scores: list[tuple[Source, Stored]] | None = None) -> None:
-        self.spec, self.where, self._sources, self._names, self._scores = spec, where, sources, names, scores or []
+    scores: the target's matrix of logits, where the head is to have its own copy.
+    """
+
+    def __init__(
+        self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], readers: Readers, where: str, scores: list[tuple[Source, Stored]] | None = None
+    ) -> None:  # fmt: skip
+        self.spec, self.where, self._sources, self._names, self._readers, self._scores = spec, where, sources, names, readers, scores or []
 
     def scoring(self, target: Model, path: Path, load_format: str) -> HeadFiles:
         """The same that scores by itself, for a target of whose matrix of logits only some rows are here. Raises ConfigError where its files have it in few bits, or logits are more than that."""
         if self.spec.scores:
             return self
         pieces = scores_of(target, path, load_format) if self._sources else []
-        return HeadFiles(replace(self.spec, scores=True), self._sources, self._names, self.where, pieces)
+        return HeadFiles(replace(self.spec, scores=True), self._sources, self._names, self._readers, self.where, pieces)
 
     def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> Head:
         """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
@@ -92,19 +99,43 @@ class HeadFiles:
         missing = {place.name: place.target for place in head.places()}
         if self._scores:
             missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
+        weights: dict[str, dict[str, tuple[Source, Stored]]] = {}  # of each place that is a weight, "weight" and what stands beside it
         for source, stored, name in self._tensors():
+            place, _, suffix = name.rpartition(".")
             if name == "d2t" and head.ids is not None:
                 self._require(source, stored, head.ids, ("I32", "I64"))
                 head.ids.copy_(_read(source, stored) + torch.arange(len(head.ids)))
+            elif f"{place}.weight" in missing and (suffix == "weight" or name not in missing):
+                weights.setdefault(f"{place}.weight", {})[suffix] = source, stored
             elif name in missing:
                 self._require(source, stored, missing[name], tuple(FLOATS))
                 missing.pop(name).copy_(_read(source, stored))
             else:
-                raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} has no place in an {self.spec.kind} head")
+                raise self._homeless(source, stored)
+        for name, pieces in weights.items():
+            target = missing.pop(name)
+            target.copy_(self._weight(pieces, target))
         if missing:
             raise CheckpointError(f"{self.where}: the {self.spec.kind} head lacks {', '.join(sorted(missing)[:4])}")
         if head.ids is not None and not (int(head.ids.min()) >= 0 and int(head.ids.max()) < head.target.config.vocab_size):
             raise CheckpointError(f"{self.where}: d2t leads to tokens outside the target's vocabulary of {head.target.config.vocab_size}")
+
+    def _weight(self, pieces: dict[str, tuple[Source, Stored]], target: Tensor) -> Tensor:
+        """As its floats are, or restored from few bits."""
+        source, stored = pieces.get("weight") or next(iter(pieces.values()))
+        siblings = {suffix: Sibling(each.dtype, tuple(each.shape)) for suffix, (_, each) in pieces.items()}
+        claim = None if set(pieces) == {"weight"} and stored.dtype in FLOATS else self._readers.claim(stored.name.rpartition(".")[0], siblings)
+        if claim is not None:
+            restored = claim.read({suffix: _read(*pieces[suffix]) for suffix in claim.names}).dense(target.dtype)
+            if restored.shape == target.shape:
+                return restored
+        if strange := next((piece for suffix, piece in pieces.items() if suffix != "weight"), None):
+            raise self._homeless(*strange)
+        self._require(source, stored, target, tuple(FLOATS))
+        return _read(source, stored)
+
+    def _homeless(self, source: Source, stored: Stored) -> CheckpointError:
+        return CheckpointError(f"{source.name}: tensor {shown(stored.name)} has no place in an {self.spec.kind} head")
 
     def _tensors(self) -> Iterator[tuple[Source, Stored, str]]:
         for source in self._sources:
@@ -148,7 +179,7 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     )
     config.finish()
     _require_fit(spec, target, where)
-    return HeadFiles(spec, sources, plain_name, str(path))
+    return HeadFiles(spec, sources, plain_name, Readers.of(*quantization_of(path)), str(path))
 
 
 def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three: bool) -> None:
@@ -215,7 +246,7 @@ def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
         embeds=f"{begin}embed_tokens.weight" in tensors,
         scores=f"{begin}shared_head.head.weight" in tensors,
     )
-    return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, str(path))
+    return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, Readers.of(*quantization_of(path)), str(path))
 
 
 def scores_of(target: Model, path: Path, load_format: str) -> list[tuple[Source, Stored]]:

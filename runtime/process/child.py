@@ -16,6 +16,7 @@ from ..leash import command
 from ..loop.config import EngineConfig
 from . import messages
 from .hearing import Ear
+from .pulse import HUNG
 
 ENGINE, SEVERAL = "sgl.runtime.process.worker", "sgl.runtime.parallel.others"  # what the process runs
 
@@ -116,7 +117,7 @@ def _written_to(stream: object) -> int | None:
 
 def _how(code: int) -> str:
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"ended with exit code {code}" + (", as its loop did not go on (it wrote to stderr where)" if code == HUNG else "")
     try:
         name = signal.Signals(-code).name
     except ValueError:

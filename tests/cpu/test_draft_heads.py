@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from draft_heads import KINDS, LAYERS, Made, eagle, eagle3
+from checkpoints import edit_json
+from draft_heads import KINDS, LAYERS, Made, eagle, eagle3, mtp
 from safetensors.torch import load_file, save_file
+from test_few_bits_loading import FORMATS
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError, RequestAborted
-from sgl.runtime.loading.heads import EAGLE, kind_of
+from sgl.runtime.loading import load_model
+from sgl.runtime.loading.heads import EAGLE, kind_of, open_mtp
 from sgl.runtime.sequences.draft import Draft
 from sgl.runtime.sequences.sequence import SequenceState, Work
 from sgl.runtime.speculative.head_shadow import HeadShadows
@@ -246,3 +250,29 @@ def test_states_are_of_the_tokens_that_stand_there_now() -> None:
     assert shadows._states[3].first == 9 and shadows._states[3].rows[:, 0].tolist() == [20, 21, 30]
     shadows._observe([Work(seq, 12, 13)], torch.zeros(500, 1))
     assert shadows._states[3].rows.untyped_storage().nbytes() < 64, "of a step's states only its own are held"
+
+
+@pytest.mark.parametrize("form", ["fp8 blocks", "fp8 outputs"])
+def test_a_layer_in_few_bits_is_restored(form: str, tmp_path: Path) -> None:
+    """As DeepSeek-V3 comes. What it guesses with is the dense twin."""
+    made, (method, writer) = mtp(tmp_path), FORMATS[form]
+    few, twin = tmp_path / "few", tmp_path / "twin"
+    tensors, generator = load_file(made.target / "model.safetensors"), torch.Generator().manual_seed(1)
+    dense = dict(tensors)
+    for name in [name for name in tensors if name.endswith("proj.weight") and "eh_proj" not in name]:
+        stored, means = writer(tensors.pop(name), generator)
+        tensors |= {name.removesuffix("weight") + suffix: tensor.contiguous() for suffix, tensor in stored.items()}
+        dense[name] = means.dense()
+    for path, found in ((few, tensors), (twin, dense)):
+        shutil.copytree(made.target, path)
+        save_file(found, path / "model.safetensors", {"format": "pt"})
+    edit_json(few / "config.json", quantization_config=method)
+    target = load_model(twin, torch.float32)
+    ours, asked = ([*open_mtp(path, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None).tensors()] for path in (few, twin))
+    assert len(ours) == len(asked) and all(torch.equal(mine, theirs) for mine, theirs in zip(ours, asked, strict=True))
+    with Engine(few, **OPTIONS | {"draft": "mtp", "speculation": {"control": False}}) as engine, Engine(few, **OPTIONS | {"speculation": False}) as plain:
+        texts = [each.generate("a b c", max_tokens=24, temperature=0, ignore_eos=True).token_ids for each in (engine, plain)]
+        assert texts[0] == texts[1] and engine.stats().drafted_tokens > 0
+    save_file({name: tensor for name, tensor in tensors.items() if not name.endswith(("3.self_attn.o_proj.weight_scale_inv", "3.self_attn.o_proj.weight_scale"))}, few / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match="o_proj"):
+        open_mtp(few, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None)

@@ -120,7 +120,7 @@ def test_a_loop_that_hangs_ends_its_process(engine, place):
         late.result(SECONDS)
     assert time.monotonic() - began < 3
     untell(place)
-    with pytest.raises(EngineDied, match="exit code 71"):
+    with pytest.raises(EngineDied, match="exit code 71, as its loop did not go on"):
         waits.result(SECONDS)
     assert engine.generate("hello", GREEDY).completion_tokens == 8
 
