@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 from typing import Any
 
@@ -21,6 +22,7 @@ MEANINGS = {
     "device": "device",
     "random_seed": "seed",
 }
+SPREAD = {"tp_size": "tensor_parallel", "pp_size": "pipeline_parallel", "dp_size": "replicas"}  # where there are as many cards
 DTYPES = {"half": "float16", "float": "float32"}
 # what an engine in this process needs none of: said of nobody
 QUIET = frozenset({
@@ -77,17 +79,29 @@ class ServerArgs:
         }
         if "dtype" in found:
             found["dtype"] = DTYPES.get(found["dtype"], found["dtype"])
+        found |= {} if replaced else self._spread()
         if self._options.get("load_format") == "dummy" and not replaced:
             found["dummy"] = True
         elif self._options.get("load_format") == "pt" and not replaced:
             found["load_format"] = "pt"
         return {name: value for name, value in found.items() if not (replaced and name in OF_THE_MODEL)}
 
+    def _spread(self) -> dict[str, Any]:
+        """Over how many cards the model goes: as asked for, where there are that many, else over one."""
+        asked = {name: value for name in SPREAD if isinstance(value := self._options.get(name), int) and value > 1}
+        if self._options.get("enable_dp_attention"):  # not whole engines then
+            asked.pop("dp_size", None)
+        if not asked or self._options.get("device") == "cpu" or math.prod(asked.values()) > _cards():
+            return {}
+        whole = {"expert_parallel": True} if "tp_size" in asked and (self._options.get("ep_size") or 1) > 1 else {}
+        return {SPREAD[name]: value for name, value in asked.items()} | whole
+
     def _warn(self) -> None:
+        spread = self._spread()
         idle = [
             f"{name}={value!r}"
             for name, value in self._options.items()
-            if not (name in MEANINGS or name in QUIET or name.startswith("disable_"))
+            if not (name in MEANINGS or name in QUIET or name.startswith("disable_") or SPREAD.get(name) in spread or (name == "ep_size" and "expert_parallel" in spread))
             and value not in (None, False, 1, "auto")
         ]
         if idle:
@@ -95,6 +109,12 @@ class ServerArgs:
             where = caller_place() or Place("<sgl>", 0)
             if settings.is_new(f"{where}: {message}"):
                 warnings.warn_explicit(message, UserWarning, where.file, where.line)
+
+
+def _cards() -> int:
+    from sgl.runtime.executor.cards import cards
+
+    return len(cards())
 
 
 def _off(name: str, value: Any) -> bool:

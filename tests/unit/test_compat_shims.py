@@ -10,6 +10,9 @@ import re
 import subprocess
 import sys
 import time
+import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -159,6 +162,33 @@ def test_options_with_and_without_a_meaning():
     assert args.engine_options(replaced=False) == {"dtype": "float16", "max_running": 4}
     assert args.engine_options(replaced=True) == {"max_running": 4}
     assert args.tp_size == 2
+
+
+SPREADS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"tp_size": 2}, {"tensor_parallel": 2}, ""),
+    ({"tp_size": 2, "pp_size": 1, "dp_size": 2}, {"tensor_parallel": 2, "replicas": 2}, ""),
+    ({"pp_size": 2, "tp_size": 2}, {"pipeline_parallel": 2, "tensor_parallel": 2}, ""),
+    ({"tp_size": 4, "ep_size": 4}, {"tensor_parallel": 4, "expert_parallel": True}, ""),
+    ({"ep_size": 4}, {}, "ep_size=4"),
+    ({"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}, {"tensor_parallel": 2}, "dp_size=2"),
+    ({"tp_size": 4, "pp_size": 2}, {}, "tp_size=4, pp_size=2"),
+    ({"tp_size": 2, "device": "cpu"}, {"device": "cpu"}, "tp_size=2"),
+    ({"tp_size": "two"}, {}, "tp_size='two'"),
+]
+
+
+@pytest.mark.parametrize("given, meant, idle", SPREADS)
+def test_sizes_mean_cards_where_there_are_as_many(given, meant, idle, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: SimpleNamespace(name="card", total_memory=0))
+    monkeypatch.setattr("sgl.lang.compat.server_args.settings.is_new", lambda message: True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        args = ServerArgs(model_path="m", **given)
+    assert [str(warning.message) for warning in told] == ([f"no effect on the embedded engine: {idle}"] if idle else [])
+    assert args.engine_options(replaced=False) == meant
+    assert args.engine_options(replaced=True) == {name: value for name, value in meant.items() if name == "device"}
 
 
 def test_the_model_of_a_program(local, capsys, monkeypatch, tmp_path):
