@@ -204,6 +204,10 @@ class PrefixCache:
         """Put the computed tokens into the tree, for others to match."""
         self._lock(seq, self.tree.insert(seq.tokens.array[: seq.computed], self.pages(seq), seq.namespace))
 
+    def share_twins(self, seqs: Iterable[Holder]) -> bool:
+        """Have them stand on the tree's pages where these are others than their own by now; whether any pages were free for it."""
+        return False
+
     def release(self, seq: Holder, publish: bool = True) -> None:
         """Let go of every page; what was published (or is now) stays for as long as the tree has room."""
         if publish and seq.computed:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from ..errors import OutOfPages
 from .pages import PagePool
 from .partial_cache import PartialCache
@@ -23,6 +25,7 @@ class WindowCache(PartialCache):
     def __init__(self, pool: PagePool, windows: WindowPages) -> None:
         super().__init__(pool)
         self._windows = self.windows = windows
+        self._twice = False  # the tree has other pages than those who stand on it may have
 
     def reusable(self, tokens: Ints, namespace: Space) -> int:
         return self._windows.usable(self.tree.match_pages(tokens, namespace))
@@ -58,6 +61,22 @@ class WindowCache(PartialCache):
         self._renew(seq, node)
         self._adopt(seq, self.tree.pages_of(node))
         self._keep_end(seq, seq.computed)
+
+    def share_twins(self, seqs: Iterable[Holder]) -> bool:
+        if not self._twice:
+            return False
+        self._twice = False
+        return sum(map(self._take_over, seqs)) > 0
+
+    def _take_over(self, seq: Holder) -> bool:
+        """Who computed it again gave the tree pages of his own, and others kept theirs, which the tree let go."""
+        if seq.node is None:
+            return False
+        pages = self.tree.pages_of(seq.node)
+        if np.array_equal(pages, self.pages(seq)[: len(pages)]) or not self._windows.where[pages[seq.window :]].all():
+            return False
+        self._adopt(seq, pages)
+        return True
 
     def release(self, seq: Holder, publish: bool = True) -> None:
         if publish and seq.computed:
@@ -141,6 +160,7 @@ class WindowCache(PartialCache):
         own, where = self.pages(seq)[: len(known)], self._windows.where
         better = (where[known] == 0) & (where[own] != 0)
         if better.any():
+            self._twice = True
             self.tree.exchange(node, own, better)
 
     def _adopt(self, seq: Holder, pages: Ints) -> None:

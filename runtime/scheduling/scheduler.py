@@ -330,7 +330,7 @@ class Scheduler:
 
     def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
         while not self._grow(seq, length):
-            if (self.cache.lacks_state(seq) and self._shed_one()) or self._park_one():
+            if (self.cache.lacks_state(seq) and self._shed_one()) or self.cache.share_twins((*self.running, *self.pinned)) or self._park_one():
                 continue
             victim = max(self.running, key=self.last)
             if victim is seq and len(self.running) == 1:

@@ -71,6 +71,29 @@ def test_a_prefix_can_be_used_up_to_where_a_whole_window_is_there(page_size: int
     assert cache.reusable(np.arange(100, dtype=np.int32), "") == 100
 
 
+def test_who_stands_on_what_others_computed_again_takes_their_pages() -> None:
+    """Else a pinned text would have its pages twice: its own, and the tree's, which its lock keeps."""
+    cache = cache_of(200, reach=10)
+    text = list(range(100))
+    kept = computed(cache, text)
+    cache.publish(kept)
+    busy = computed(cache, list(range(500, 684)), 60, 120, 184)
+    assert not cache.windows.where[cache.pages(kept)[:55]].any()
+    again = attached(cache, [*text[:55], 7, 8])
+    assert again.computed == 0 and not cache.share_twins([kept])
+    assert cache.grow(again, 57)
+    cache.advance(again, 57)
+    cache.publish(again)
+    own, free = cache.pages(kept).copy(), cache.pool.free
+    assert not np.isin(own[:55], cache.tree.pages_of(kept.node)).any()
+    assert cache.share_twins([kept, again, busy]) and cache.pool.free == free + 55 and not cache.share_twins([kept, again, busy])
+    assert cache.pages(kept)[:55].tolist() == cache.pages(again)[:55].tolist() and cache.pages(kept)[55:].tolist() == own[55:].tolist()
+    checked(cache, kept, again, busy)
+    cache.release(again)
+    cache.release(busy)
+    assert cache.windows.usable(cache.pages(kept)) == 100
+
+
 def test_the_ends_of_texts_outlive_what_is_behind_a_window() -> None:
     cache = cache_of(300, reach=10, pages=1000)
     texts = [list(range(at, at + 100)) for at in (0, 1000, 2000)]
