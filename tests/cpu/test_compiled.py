@@ -13,15 +13,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from hypothesis import HealthCheck, given, settings
+from plain_adapters import write_adapter
 from random_programs import operations, program_of
 
 import sgl
 from sgl.lang.backends.default import as_backend
+from sgl.runtime.engine import NANO
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with sgl.Engine(dtype="float32", device="cpu", threads=1) as made:
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    adapters = {name: write_adapter(NANO, folder / name, seed) for seed, name in enumerate(("sql", "law"))}  # of random programs
+    with sgl.Engine(dtype="float32", device="cpu", threads=1, adapters=adapters) as made:
         yield made
 
 
