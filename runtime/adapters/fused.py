@@ -51,11 +51,11 @@ class FusedLaw(Law):
     def begin(self, rows: AdapterRows) -> None:
         super().begin(rows)
         if rows.device is None:
-            rows.device = self.laid_out(rows)
+            rows.device = self.blocks_of(rows)
         self._places = {count: adapted.found(self.pairs, blocks, self._shapes) for count, blocks in rows.device.items() if self._may_fold(count, blocks)}
 
-    def laid_out(self, rows: AdapterRows) -> dict[int, Blocks]:
-        """By how many rows."""
+    def blocks_of(self, rows: AdapterRows) -> dict[int, Blocks]:
+        """Of all rows of a step and of those whose logits are wanted, by how many they are."""
         return {len(slots): self._blocks(slots) for slots in (rows.wanted, rows.tokens)}
 
     def _may_fold(self, count: int, blocks: Blocks) -> bool:

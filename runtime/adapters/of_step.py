@@ -30,7 +30,7 @@ class OfStep(ABC):
 
 
 class ByNumber(OfStep):
-    """On a rank above 0, which knows of adapters only the slots that they lie in: these are what its sequences call them by."""
+    """Of sequences that call an adapter by the slot that it lies in, as on a rank above 0, which knows no more of it."""
 
     def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         found = [int(digest) if digest else NONE for digest in digests]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..adapters.of_step import OfStep
+from ..adapters.of_step import ByNumber
 from ..kernels.ahead import Jobs, compiling
 from ..sequences.ops import Op
 from ..sequences.sequence import SequenceState, Status, Work
@@ -104,25 +104,22 @@ def _all(runner: CudaRunner) -> Iterator[list[Work]]:
             yield from (nobody(count, chosen, chosen + 1) for count in range(1, 1 + min(2, runner.rows)))
 
 
-class _ByNumber(OfStep):
-    """Adapters are called by the slots that they would lie in, where nothing has to be."""
-
-    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
-        return [int(digest) if digest else NONE for digest in digests]
+class _Unasked(ByNumber):
+    """Nothing has to lie in the slots: nobody asks what does."""
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         rows = super().rows(digests, lengths, wanted)
         if rows is None:
             return None
         unasked = AdapterRows(np.full_like(rows.tokens, NONE), np.full_like(rows.wanted, NONE))
-        unasked.device = cast("FusedLaw", self.shadow.law).laid_out(rows)
+        unasked.device = cast("FusedLaw", self.shadow.law).blocks_of(rows)
         return unasked
 
 
 @contextmanager
 def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
     theirs = runner.adapters
-    runner.adapters = None if theirs is None else _ByNumber(theirs.slots, theirs.shadow)
+    runner.adapters = None if theirs is None else _Unasked(theirs.slots, theirs.shadow)
     try:
         yield
     finally:

@@ -51,7 +51,7 @@ class Speculation:
         self._clock, self.trials = clock, trials
         self._turn = 0.0  # when it began
         self._growing: list[tuple[Decoding, int]] = []  # the texts that it goes on with, and how long they were; none where prompts are computed too
-        self._were: dict[Decoding, int] = {}  # of the turn before, when this one began
+        self._lengths_before: dict[Decoding, int] = {}  # of the turn before, when this one began
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
@@ -66,13 +66,13 @@ class Speculation:
         """A turn of a step, which may finish the step before it is planned."""
         if self.trials is not None:
             self._turn = self._clock()
-            self._were, self._growing = {text: len(text.output) for text, _ in self._growing}, []
+            self._lengths_before, self._growing = {text: len(text.output) for text, _ in self._growing}, []
 
     def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._drop_laid()
         if self.trials is not None:
-            self._growing = [(text, self._were.get(text, len(text.output))) for text in _texts(work)]
+            self._growing = [(text, self._lengths_before.get(text, len(text.output))) for text in _texts(work)]
         if self._rests(len(work)):
             return
         self._began, self._asking, self._kept = self._clock(), 0.0, 0
@@ -135,7 +135,7 @@ class Speculation:
     def rest(self) -> None:
         """There is nothing to do: hold no texts."""
         self._growing.clear()
-        self._were.clear()
+        self._lengths_before.clear()
 
     def tried(self, draft: Draft, kept: int) -> None:
         if self.control is not None:
