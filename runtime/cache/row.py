@@ -37,7 +37,8 @@ class IntRow:
         return self._data[: self.length]
 
     def append(self, value: int) -> None:
-        self._reserve(self.length + 1)
+        if self.length == len(self._data):
+            self._reserve(self.length + 1)
         self._data[self.length] = value
         self.length += 1
 
@@ -55,9 +56,13 @@ class IntRow:
 
     def put(self, start: int, values: ArrayLike) -> None:
         """Values from `start` on, behind which the row ends; what lies between its end and `start` is undefined."""
-        self._reserve(start)
-        self.length = start
+        self.end_at(start)
         self.extend(values)
+
+    def end_at(self, length: int) -> None:
+        """Where that is behind its end, what lies between is undefined."""
+        self._reserve(length)
+        self.length = length
 
     def reaching(self, length: int) -> Ints:
         """int32 [length], a view as `array`, with what was laid behind the end."""

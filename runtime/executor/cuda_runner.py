@@ -312,11 +312,11 @@ class StaticDecode:
     def fill(self, work: list[Work], rows: list[int], adapters: Sequence[int] = ()) -> None:
         """adapters: slots of the sequences' adapters, none where the step has none."""
         padding = self._size - len(work)
-        context_slots = [seq.slots.array[:hi] for seq, _, hi in work]
+        context_slots = [seq.slots.reaching(hi) for seq, _, hi in work]
         arrays = [
             _padded(last_tokens(work, rows), padding, 0),
             _padded([lo for _, lo, _ in work], padding, 0),
-            _padded([slots[-1] for slots in context_slots], padding, 0),
+            _padded([slots[lo] for slots, (_, lo, _) in zip(context_slots, work, strict=True)], padding, 0),
             _padded(rows, padding, self._padding),
             _padded([hi for *_, hi in work], padding, 1),
         ]

@@ -17,6 +17,8 @@ from ..sequences.terms import USUAL, Terms
 from ..step.adapter_rows import NONE
 
 ROW = 13  # numbers of a sequence in front of its tokens and slots
+COLUMNS = 5  # of a step of single tokens: rows, positions, tokens or UNKNOWN, slots, adapters
+UNKNOWN = -1  # a token that was sampled last
 
 
 class Asked(Op):
@@ -33,6 +35,19 @@ class Asked(Op):
         return _within(self._pool, lo, hi)
 
 
+class Next(Op):
+    """Wants what comes behind a single token."""
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(lo, hi)
+
+    def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(lo, lo)
+
+
+NEXT = Next()
+
+
 def _within(span: range, lo: int, hi: int) -> range:
     """A step may be cut."""
     return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
@@ -44,7 +59,10 @@ def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] 
     adapters: the slot of each one's adapter, or NONE; empty: nobody has one.  moved: see `WindowPages.moved`, of models whose windowed layers have
     places of their own.
     """
-    parts: list[np.ndarray] = [np.array((0,), np.int32)] if moved is None else [np.array((len(moved[0]),), np.int32), *moved]
+    singles = len(work) if all(map(_is_single, work)) else 0
+    parts: list[np.ndarray] = [np.array((0 if moved is None else len(moved[0]), singles), np.int32), *(moved or ())]
+    if singles:
+        return np.concatenate([*parts, *_columns(work, rows, adapters)]).astype(np.int32, copy=False).tobytes()
     for (seq, lo, hi), row, slot in zip(work, rows, adapters or [NONE] * len(work), strict=True):
         op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
         wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
@@ -52,6 +70,22 @@ def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] 
         parts.append(np.array((row, lo, hi, known, stop, *spans, seq.draft is not None, slot, read_slot(seq), write_slot(seq)), np.int32))
         parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
+
+
+def _is_single(item: Work) -> bool:
+    """Whether all that is to be told of it are a row, a position, a token, a slot and an adapter."""
+    seq, lo, hi = item
+    if hi - lo != 1 or seq.slots.mirrored < lo or seq.draft is not None or seq.trail or seq.into:
+        return False
+    op = seq.ops[0]
+    return len(op.rows(seq, lo, hi)) == 1 and not op.pool(seq, lo, hi)
+
+
+def _columns(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int]) -> list[np.ndarray]:
+    positions = [lo for _, lo, _ in work]
+    tokens = [int(seq.tokens.reaching(hi)[lo]) if hi <= seq.tokens.length else UNKNOWN for seq, lo, hi in work]
+    slots = [seq.slots.reaching(hi)[lo] for seq, lo, hi in work]
+    return [np.array(column, np.int32) for column in (rows, positions, tokens, slots, adapters or [NONE] * len(work))]
 
 
 @cache
@@ -87,10 +121,12 @@ class Mirrors:
     def work(self, words: bytes) -> list[Work]:
         """Equal to what the words were made of, for a runner. Sequences are those of the rows."""
         values, found = np.frombuffer(words, np.int32), []
-        moved = int(values[0])
-        at = 1 + 2 * moved
+        moved, singles = values[:2].tolist()
+        at = 2 + 2 * moved
         if self._windows is not None:
-            self._windows.put(values[1 : 1 + moved], values[1 + moved : at])
+            self._windows.put(values[2 : 2 + moved], values[2 + moved : at])
+        if singles:
+            return [self._gone_on(*each) for each in zip(*values[at:].reshape(COLUMNS, singles).tolist(), strict=True)]
         while at < len(values):
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
@@ -99,6 +135,19 @@ class Mirrors:
             found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
             at += tokens + hi - known
         return found
+
+    def _gone_on(self, row: int, position: int, token: int, slot: int, adapter: int) -> Work:
+        seq = self._all[row]
+        seq.tokens.end_at(position)
+        if token != UNKNOWN:
+            seq.tokens.append(token)
+        seq.slots.truncate(position)
+        seq.slots.append(slot)
+        seq.draft, seq.terms = None, _terms_of(adapter)
+        if not (seq.ops and seq.ops[0] is NEXT):
+            seq.ops.clear()
+            seq.ops.append(NEXT)
+        return Work(seq, position, position + 1)
 
     def _mirrored(self, told: Told, tokens: np.ndarray, slots: np.ndarray) -> Work:
         seq = self._all[told.row]

@@ -36,6 +36,7 @@ from .late import Late
 from .lifecycle import Lifecycle
 
 MOST_BATCHES = 64  # that are kept while there is work
+NO_ROWS = range(0)
 
 Found = tuple[list[TokenLogprobs], list[TokenLogprobs]]
 Item = TypeVar("Item", bound=tuple[Any, ...])
@@ -70,10 +71,10 @@ class Want(NamedTuple):
 
     def rows(self) -> range:
         """The rows that it still wants."""
-        if not (is_current(self.seq, self.op) and self.seq.computed >= self.hi):
-            return range(0)
-        now = self.op.rows(self.seq, self.positions.start, self.hi) if self.positions else range(0)
-        shift = self.first - self.positions.start
+        seq, op, hi, positions, first = self
+        if not (positions and seq.ops and seq.ops[0] is op and seq.computed >= hi):
+            return NO_ROWS
+        now, shift = op.rows(seq, positions.start, hi), first - positions.start
         return range(now.start + shift, now.stop + shift)
 
 
@@ -126,13 +127,15 @@ class Stepper:
             note("a step failed", error)
             self._fail_step(real, error)
             return None
+        advance, computed = self.life.cache.advance, 0
         for seq, lo, hi in work:
-            self.life.cache.advance(seq, hi)
+            advance(seq, hi)
+            computed += hi - lo if seq.draft is None else hi - lo - len(seq.draft.tokens)
             if hi > lo and hi == seq.border and seq.draft is None:
                 self.life.attempt(seq, self.life.cache.publish, seq)
             if seq.prefilling:
                 self.life.attempt(seq, self._prefilled, seq)
-        self.life.stats.computed_tokens += sum(hi - lo - (seq.known - len(seq)) for seq, lo, hi in work)
+        self.life.stats.computed_tokens += computed
         return step
 
     def _prefilled(self, seq: SequenceState) -> None:
@@ -200,18 +203,15 @@ class Stepper:
         if scored:
             step.scores = self._in_groups("scoring", scored, partial(self._score, step))
         step.logits = None
-        for want in step.wants:
-            if not (want.positions or isinstance(want.op, Generate)) and is_current(want.seq, want.op):
-                self.life.collect(want.seq, want.op, [], [])
+        for seq, op, _, positions, _ in step.wants:
+            if not (positions or isinstance(op, Generate)) and is_current(seq, op):
+                self.life.collect(seq, op, [], [])
 
     def _sample(self, step: Step, sampled: list[Sampled]) -> Callable[[], Samples]:
-        ready = self._choose(
-            self._rows(step, [row for _, _, rows, _ in sampled for row in rows]),
-            sampled,
-            self.runner.last,
-            self.runner.places([seq for seq, _, rows, _ in sampled for _ in rows]),
-        )
-        for seq, *_ in sampled:
+        seqs = [seq for seq, _, rows, _ in sampled for _ in rows]
+        rows = [row for _, _, rows, _ in sampled for row in rows]
+        ready = self._choose(self._rows(step, rows), sampled, self.runner.last, self.runner.places(seqs))
+        for seq in seqs:
             seq.ahead = 1
         return ready
 
@@ -227,12 +227,14 @@ class Stepper:
             step.samples += self._in_groups("sampling", masked, lambda some: self._choose(self._picked(logits, [each.rows[0] for each in some]), some))
 
     def _choose(self, logits: torch.Tensor, sampled: list[Sampled], last: Any = None, places: Any = None) -> Callable[[], Samples]:
-        positions = [len(seq) + behind for seq, _, rows, _ in sampled for behind in range(len(rows))]
+        positions = [seq.tokens.length + behind for seq, _, rows, _ in sampled for behind in range(len(rows))]
         masks = [mask for *_, masks in sampled for mask in masks]
-        return self.sampler.launch(logits, self._sampling_batch(sampled), positions, masks, last, places)
+        return self.sampler.launch(logits, self._sampling_batch(sampled), positions, masks or None, last, places)
 
     def _masked(self, sampled: list[Sampled], logits: torch.Tensor | None) -> list[Sampled]:
-        """Those whose grammar gives a mask, with their masks; the others fail, or wait with their logits for one."""
+        """Those whose grammar gives a mask, with their masks (none at all where nobody has a grammar); the others fail, or wait with their logits for one."""
+        if not any(map(_has_grammar, sampled)):
+            return sampled
         for each in [each for each in sampled if each.op.behind]:
             self._wait(each, logits)
             sampled.remove(each)
@@ -300,7 +302,7 @@ class Stepper:
         start = 0
         for seq, op, rows, _ in sampled:
             own, start = range(start, start + len(rows)), start + len(rows)
-            if is_current(seq, op):
+            if seq.ops and seq.ops[0] is op:
                 seq.ahead = 0
                 try:
                     self._take(seq, op, samples, own)
@@ -336,6 +338,11 @@ class Stepper:
         if verify.take(self.life, seq, decoding, samples, rows):
             self.life.conclude(seq, decoding)
             self.life.advance(seq)
+
+
+def _has_grammar(each: Sampled) -> bool:
+    decoding = each.op.decoding
+    return decoding is not None and decoding.matcher is not None
 
 
 def is_current(seq: SequenceState, op: Op) -> bool:

@@ -36,6 +36,8 @@ def usable(masks: Sequence[Any]) -> int:
 
 def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[SamplingRow]:
     assert op.decoding is not None
+    if count == 1:
+        return [op.decoding.row]
     drafted = [] if seq.draft is None else seq.draft.tokens
     if not op.decoding.row.changes_by(len(drafted)):
         return [op.decoding.row] * count

@@ -155,7 +155,7 @@ class Link:
         try:
             while not (answers := messages.read(self._file)):
                 pass  # its last message may be empty
-            self._arrived.extend(answers)
+            self._arrived.extend(map(Answer._make, answers))
         except (EOFError, OSError):
             return False
         except Silence:

@@ -83,8 +83,11 @@ class Scheduler:
         work: dict[SequenceState, Work] = {}
         singles, chunks = self._sides()
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
-        watched = any(seq.ops[0].streamed for seq in work)
-        self._share(chunks, min(budget, self.prompt_budget) if watched else budget, work)
+        if chunks or self.waiting:
+            watched = any(seq.ops[0].streamed for seq in work)
+            self._share(chunks, min(budget, self.prompt_budget) if watched else budget, work)
+        elif self.drafting is None:
+            return list(work.values())
         if self.drafting is not None:
             self.drafting(work, self.step_tokens - sum(item.hi - item.lo for item in work.values()))
         return sorted(work.values(), key=lambda item: item.hi - item.lo > 1)
@@ -229,17 +232,22 @@ class Scheduler:
         return max(wanted, default=None)
 
     def _give_each(self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, Work]) -> int:
-        budget = self.step_tokens
+        budget, simple = self.step_tokens, self.counters.alone and not self.borders.kept
         for seq in singles:
             less_urgent = kept_for is not None and seq.terms.priority < kept_for
             if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
                 break
-            if seq.status is Status.RUNNING:
+            if seq.status is not Status.RUNNING:
+                continue
+            if simple and seq.computed < seq.slots.length:  # it has the page already, nobody is charged, and no state is left
+                work[seq] = Work(seq, done := seq.computed, hi := max(done, seq.ops[0].target(seq)))
+                budget -= hi - done
+            else:
                 budget -= self._give(seq, budget, work)
         return budget
 
     def _share(self, chunks: list[SequenceState], budget: int, work: dict[SequenceState, Work]) -> None:
-        if budget <= 0 or not (chunks or self.waiting):
+        if budget <= 0:
             return
         if (eldest := self._eldest(chunks)) is not None and eldest.status is Status.RUNNING:
             budget -= self._give(eldest, (budget + 1) // 2, work)

@@ -85,15 +85,18 @@ class Decoding:
 
     def take(self, seq: SequenceState, samples: Samples, index: int) -> bool:
         """The next token of this generation; True when it ends here."""
-        if index in samples.errors:
+        if samples.errors and index in samples.errors:
             raise _failure(samples.errors[index])
         if self.first is None:
             self.first = self.op.elapsed
-        self._note(samples, index)
+        if self.logprobs is not None:
+            self._note(samples, index)
         if self.limit:
             self._push(seq, samples.ids[index])
         else:
             self._finish = self.stops.close({"type": "length", "length": 0})
+        if self.matcher is None and self._finish is None:
+            return self._shown()
         return self._go_on(seq) or self._shown()
 
     def catch_up(self, seq: SequenceState) -> bool:

@@ -327,14 +327,9 @@ class Generate(Op):
         return len(seq) - 1
 
     def target(self, seq: SequenceState) -> int:
-        length = seq.tokens.length
-        return length + 1 if seq.ahead and self._goes_on else length
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether a token may follow the one that is being sampled."""
-        decoding = self.decoding
-        return decoding is not None and len(decoding.output) + 1 < decoding.limit
+        length, decoding = seq.tokens.length, self.decoding
+        goes_on = seq.ahead and decoding is not None and len(decoding.stops.token_ids) + 1 < decoding.limit  # behind the token that is being sampled
+        return length + 1 if goes_on else length
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         if seq.draft is not None:
