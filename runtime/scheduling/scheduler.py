@@ -239,8 +239,10 @@ class Scheduler:
                 break
             if seq.status is not Status.RUNNING:
                 continue
-            if simple and seq.computed < seq.slots.length:  # it has the page already, nobody is charged, and no state is left
-                work[seq] = Work(seq, done := seq.computed, hi := max(done, seq.ops[0].target(seq)))
+            done = seq.computed
+            hi = max(done, seq.ops[0].target(seq))
+            if simple and (hi <= seq.slots.length or self.cache.grow(seq, hi)):  # `_give` where nobody is charged and no state is left
+                work[seq] = Work(seq, done, hi)
                 budget -= hi - done
             else:
                 budget -= self._give(seq, budget, work)
