@@ -160,8 +160,13 @@ def _give(
 
 
 def takes(said: Said, longest: int) -> bool:
-    """Whether chunks are quicker; a decay of each channel does not factor."""
-    return longest >= LEAST and said.a.shape[1] == said.v.shape[1]
+    """Whether chunks are quicker. See `channel_chunks` for decays of each channel."""
+    return longest >= LEAST and (said.b is not None or not by_channels(said))
+
+
+def by_channels(said: Said) -> bool:
+    """Whether each channel of keys decays at its own rate."""
+    return said.a.shape[1] > said.v.shape[1]
 
 
 def stages_for(key_block: int, device: torch.device) -> int:

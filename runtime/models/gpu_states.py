@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..kernels import one_row
+from ..kernels.channel_chunks import advance_by_channels
 from ..kernels.convolve import convolve
 from ..kernels.gates import gated
 from ..kernels.join import NormWeights
 from ..kernels.one_row_states import Taps, convolved
-from ..kernels.state_chunks import advance_by_chunks, takes
+from ..kernels.state_chunks import advance_by_chunks, by_channels, takes
 from ..kernels.states import FEW, NARROW, PART, HeadGate, Said, advance
 from ..layers.linear import Linear
 from ..quantization import DeterministicLinear, Fp8Linear, RowwiseFp8Linear
@@ -256,7 +257,8 @@ def by_tokens_or_chunks(said: Said, states: Tensor, slots: Slots, fixed: bool, o
     ones, (read, write, starts) = slots.ones, slots[:3]
     out = torch.empty(said.v.shape, dtype=torch.float32, device=said.v.device)
     advance(said, None, states, read[:ones], write[:ones], starts[: ones + 1], PART, out=out)
-    advance_by_chunks(said, states, read[ones:], write[ones:], starts[ones:], slots.longest, out)
+    by_chunks = advance_by_channels if by_channels(said) else advance_by_chunks
+    by_chunks(said, states, read[ones:], write[ones:], starts[ones:], slots.longest, out)
     return out
 
 

@@ -24,6 +24,7 @@ from sgl.runtime.kernels import (
     attention_decode,
     attention_latent,
     attention_store,
+    channel_chunks,
     choice,
     convolve,
     embed,
@@ -216,6 +217,9 @@ def states_with_what_stands_around() -> None:
             check(state_chunks._solve, 8, types, VALUE_BLOCK=value, **sizes)
             check(state_chunks._pass, 8, types, COLUMNS=state_chunks.COLUMNS, DELTA=delta, TIMES=not delta, **sizes)
             check(state_chunks._give, 8, types | {"out": "*fp32"}, VALUE_BLOCK=value, SKIP=not delta, **sizes)
+            if delta:
+                check(channel_chunks._solve, 4, types | {"seen": "*fp32"}, VALUE_BLOCK=value, **sizes | {"SIZE": channel_chunks.SIZE})
+                check(channel_chunks._pass, 4, types | {"seen": "*fp32", "out": "*fp32"}, COLUMNS=channel_chunks.COLUMNS, **sizes | {"SIZE": channel_chunks.SIZE})
     kernel = {"CHANNELS": 8192, "WIDTH": 4, "BIASED": False, "NAME": "silu"}
     short = types | {"memory": "*bf16", "out": "*bf16"}
     check(convolve._convolve, 4, short, **kernel | {"NAME": "", "GATED": True}, ROWS=4, BLOCK=512, TOKENS=16, GIVES=True, LEAVES=True, DEPENDENT=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sgl.runtime.kernels.channel_chunks import advance_by_channels
 from sgl.runtime.kernels.convolve import convolve
 from sgl.runtime.kernels.gates import gated, times_sigmoid
 from sgl.runtime.kernels.one_row_states import Taps, convolved
@@ -101,11 +102,12 @@ def check_chunks(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, .
     if alike:
         found.said.k.copy_(found.said.k[:1].clone())
         found.said.a.fill_(-9.0)
-    law = law_of(found.said, sizes[0], sizes[1], 1)
+    law = law_of(found.said, sizes[0], sizes[1], sizes[2] if kind == "kda" else 1)
     expected, left = law.scan(found.memory[found.read.long()], found.ragged)
     untouched = sorted({*range(9)} - {*found.write.tolist()})
     before, out = found.memory[untouched].clone(), torch.full_like(expected, float("nan"))
-    advance_by_chunks(found.said, found.memory, found.read, found.write, found.starts, max(lens), out)
+    by_chunks = advance_by_channels if kind == "kda" else advance_by_chunks
+    by_chunks(found.said, found.memory, found.read, found.write, found.starts, max(lens), out)
     near = {"rtol": 5e-4, "atol": 5e-4}
     torch.testing.assert_close(out, expected, **near)
     keeping = [i for i, slot in enumerate(found.write.tolist()) if slot != 1]

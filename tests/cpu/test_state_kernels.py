@@ -23,7 +23,7 @@ def test_states_advance_as_by_torch(kind: str, sizes: tuple[int, int, int, int],
 
 
 @pytest.mark.parametrize("lens", [(5,), (64, 1, 70)], ids=str)
-@pytest.mark.parametrize("kind", ["delta", "delta, tiled", "mamba 2"])
+@pytest.mark.parametrize("kind", checks.KINDS)
 def test_chunks_are_those_of_torch(kind: str, lens: tuple[int, ...]) -> None:
     checks.check_chunks(kind, (2, 2, 16, 20), lens, "cpu")
 
@@ -35,7 +35,8 @@ def test_fewer_chunks_are_under_way_where_three_have_no_room(room: bool, keys: i
 
 
 def test_chunks_of_equal_keys() -> None:
-    checks.check_chunks("delta", (2, 1, 16, 20), (70,), "cpu", alike=True)
+    for kind in ("delta", "kda"):
+        checks.check_chunks(kind, (2, 1, 16, 20), (70,), "cpu", alike=True)
 
 
 @pytest.mark.parametrize("kind", checks.KINDS)

@@ -43,13 +43,14 @@ def test_states_advance_in_bfloat16(kind: str) -> None:
 
 @pytest.mark.parametrize("lens", [(64, 1, 70), (1000, 33, 129)], ids=str)
 @pytest.mark.parametrize("sizes", [(2, 2, 16, 20), *checks.LARGE[:2]], ids=str)
-@pytest.mark.parametrize("kind", ["delta", "delta, tiled", "mamba 2"])
+@pytest.mark.parametrize("kind", checks.KINDS)
 def test_chunks_are_those_of_torch(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, ...]) -> None:
     checks.check_chunks(kind, sizes, lens, "cuda")
 
 
 def test_chunks_of_equal_keys() -> None:
-    checks.check_chunks("delta", checks.LARGE[0], (200,), "cuda", alike=True)
+    for kind in ("delta", "kda"):
+        checks.check_chunks(kind, checks.LARGE[0], (200,), "cuda", alike=True)
 
 
 @pytest.mark.parametrize("kind", checks.KINDS)
