@@ -48,6 +48,8 @@ class Beside:
         """found: the tensors that are not of the layers' pairs, by module, as the model calls it, and by their ends. DoRA's factors go into `pairs`."""
         self._check_there(found)
         names = self._base.config.names
+        if self._base.fused:
+            self._check_fused(found)
         mixtures = MixturePairs(self._base.config, self._source, self._config, self._tensor, self._base.dtype).read(found)
         gains: dict[int, Tensor] = {}
         offsets: dict[int, Tensor] = {}
@@ -62,6 +64,15 @@ class Beside:
         embedding, head = (found.get(name, {}) for name in (names.embedding, names.head))
         return Extras(gains, offsets, self._embedding(embedding), self._head(head), mixtures)
 
+    def _check_fused(self, found: dict[str, dict[str, Stored]]) -> None:
+        """On a GPU whole tables would take memory that keys and values have, and mixtures are computed by kernels that add nothing."""
+        names = self._base.config.names
+        for module, parts in found.items():
+            if module not in self._parts and module not in (names.embedding, names.head):
+                raise self._error(next(iter(parts.values())), "on a GPU, in one rank, products of attention and feedforward networks, embedding and head can be adapted; merge the adapter into its base")
+            if WEIGHT in parts:
+                raise self._error(parts[WEIGHT], "whole tables (modules_to_save) are read on a CPU by one rank; on a GPU, merge the adapter into its base")
+
     def _of_product(self, module: str, parts: dict[str, Stored], pairs: Pairs, gains: dict[int, Tensor], offsets: dict[int, Tensor]) -> None:
         part, base = self._parts[module], self._product(self._parts[module].site)
         for end, stored in parts.items():
@@ -69,7 +80,7 @@ class Beside:
                 raise self._error(stored, "it is no pair of a product")
             if stored.shape != [len(part.rows)]:
                 raise CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}; the model asks for {[len(part.rows)]}")
-        before = torch.zeros(len(part.rows)) if base.bias is None else _in_order(base.bias.float()[part.ours], part.rows)
+        before = torch.zeros(len(part.rows)) if base.bias is None else _in_order(base.bias.cpu().float()[part.ours], part.rows)
         after = self._tensor(parts[TRAINED_BIAS]) if TRAINED_BIAS in parts else before
         gain, offset = torch.zeros(len(part.rows)), after - before
         if MAGNITUDE in parts:
@@ -87,7 +98,7 @@ class Beside:
         dense, (first, second, scale) = self._product(part.site).dense(), pairs[module]
         if dense is None:
             raise self._error(stored, "DoRA needs the dense weight of its base, which is kept in few bits; merge the adapter into its base")
-        weight = _in_order(dense.float()[part.ours], part.rows) + scale * (second @ first)
+        weight = _in_order(dense.cpu().float()[part.ours], part.rows) + scale * (second @ first)
         factor = self._tensor(stored) / torch.linalg.norm(weight, dim=1)
         pairs[module] = first, second * factor[:, None], scale
         return factor - 1
@@ -163,7 +174,7 @@ class Beside:
 
     def _check_same(self, stored: Stored | None, base: Tensor | None) -> None:
         """PEFT saves the base's table beside an adapter of it."""
-        if stored is not None and (base is None or not torch.equal(self._tensor(stored).to(base.dtype), base)):
+        if stored is not None and (base is None or not torch.equal(self._tensor(stored).to(base.dtype), base.cpu())):
             raise self._error(stored, "the base's own table is another; its vocabulary was changed, or it was trained")
 
     def _check_whole(self, left: dict[str, Stored], first: Tensor | None, second: Tensor | None, parts: dict[str, Stored]) -> None:

@@ -22,7 +22,7 @@ class CompiledLaw(Law):
     """A row's bits are the same in any batch, in the compiled step and out of it. Pairs are packed in their slots, where nobody else reads them."""
 
     name = "compiled"
-    in_step = True
+    fast, in_step = "the compiled step", True
 
     def __init__(self, resident: Resident, sites: tuple[Site, ...], layers: int, by_row: bool = False) -> None:
         """layers: of the model, also those that have no site: the step looks at the next product's pair."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ..layers.linear import Linear
-from ..models.embedding import Embedding
+from ..models.embedding import Embedding, known_ids
+from ..step.batch import Batch
 from .product import Law
 
 
@@ -18,12 +19,22 @@ class AdaptedEmbedding(Embedding):
         vars(self).update(vars(base))
         self._law = law
 
+    plain = False
+
     def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
         x = self.table.index_select(0, ids)
+        return self.placed(self._with_adapters(x if self.scale == 1 else x.mul_(self.scale), ids), positions)
+
+    def changed(self, x: Tensor, batch: Batch) -> Tensor:
+        return self._with_adapters(x, known_ids(batch))
+
+    def _with_adapters(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Rows of adapters that change the embedding anew: looked up, and scaled."""
         for extras, rows in self._law.special_rows(len(ids)):
             if extras.embedding is not None:
-                x[rows] = extras.embedding.looked_up(x[rows], ids[rows])
-        return self.placed(x if self.scale == 1 else x.mul_(self.scale), positions)
+                own = ids[rows]
+                x[rows] = extras.embedding.looked_up(self.table.index_select(0, own), own) * self.scale
+        return x
 
 
 class AdaptedHead(Linear):

@@ -47,6 +47,10 @@ class Table:
             found = found + ((x @ self.first.T) @ self.second.T) * self.scale
         return found
 
+    def on(self, device: torch.device) -> Table:
+        whole, first, second, rows, values = (None if part is None else part.to(device, non_blocking=True) for part in (self.whole, self.first, self.second, self.rows, self.values))
+        return Table(whole, first, second, self.scale, rows, values)
+
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
 
@@ -105,6 +109,12 @@ class Extras:
         if site in self.offsets:
             found = found + self.offsets[site]
         return found.to(y.dtype)
+
+    def on(self, device: torch.device) -> Extras:
+        """The same there, once what was queued before has run. Mixtures stay: they are computed on CPUs alone."""
+        gains, offsets = ({site: each.to(device, non_blocking=True) for site, each in found.items()} for found in (self.gains, self.offsets))
+        embedding, head = (None if table is None else table.on(device) for table in (self.embedding, self.head))
+        return Extras(gains, offsets, embedding, head, self.mixtures)
 
     def digest_into(self, found: hashlib._Hash) -> None:
         for name, tensor in self._named():

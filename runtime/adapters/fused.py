@@ -21,7 +21,7 @@ class FusedLaw(Law):
     """See `kernels.adapters`. The slots' tables lie on the device beside the slots."""
 
     name = "fused"
-    capturable = True
+    fast, capturable = "CUDA graphs", True
 
     def __init__(self, slots: Slots, sites: tuple[Site, ...], by_row: bool = False) -> None:
         super().__init__(slots)
@@ -64,9 +64,12 @@ class FusedLaw(Law):
 
     def product(self, base: Linear, x: Tensor, site: Site) -> Tensor:
         product, rows = self._products[site.number], self.rows.device[len(x)]
-        if len(x) in self._places and type(base) is Linear and adapted.fits(product):
+        if len(x) in self._places and type(base) is Linear and adapted.fits(product) and not self._changes(site.number):
             return adapted.multiplied(x, base.weight, base.bias, product, self.pairs, rows, self._places[len(x)])
         return super().product(base, x, site)
+
+    def _changes(self, site: int) -> bool:
+        return any(extras.changes(site) for extras in self.special.values())
 
     def begin_product(self, x: Tensor, site: Site) -> Tensor:
         """A x. Within a graph it is computed beside the base's product."""

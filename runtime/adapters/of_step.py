@@ -20,6 +20,10 @@ class OfStep(ABC):
     def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         """Of the sequences of a step; "" has none."""
 
+    def captures(self, slots: Sequence[int]) -> bool:
+        """Whether a step with the adapters in these may be a CUDA graph."""
+        return self.shadow.law.captures(slots)
+
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
         asked = list(digests), tuple(lengths), tuple(wanted), self.slots.version

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from ..layers.linear import Linear
-from ..step.adapter_rows import AdapterRows
+from ..step.adapter_rows import NONE, AdapterRows
 from .adapter import ABSENT, Adapter
 from .extras import Extras
 from .sites import Site
@@ -26,13 +26,14 @@ class Resident(Protocol):
 class Law:
     """Adds for the rows of the step at hand, which `rows` are.
 
-    name: of who computes it.  why: nothing faster does.  in_step: the compiled step does it too.
-    capturable: steps may be CUDA graphs.  by_row: each row by itself, so that its bits do not depend on the others.
+    name: of who computes it.  why: nothing faster does.
+    fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.  capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
     special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
     """
 
     name = "torch"
     why: str | None = None
+    fast = ""
     in_step = capturable = False
     rows: AdapterRows
 
@@ -51,9 +52,13 @@ class Law:
         """Whether its steps are the law's."""
         return bool(adapter.extras)
 
+    def captures(self, slots: Iterable[int]) -> bool:
+        """Whether a step with the adapters of these slots may be a CUDA graph."""
+        return self.capturable and not any(self.is_special(self._resident.adapter(slot)) for slot in {*slots} if slot != NONE)
+
     def outside(self, adapter: Adapter) -> str:
-        """What it has because of which its steps do not run in the compiled step, where others' do, for people."""
-        return "" if not self.in_step or not self.is_special(adapter) else ", ".join(adapter.extras.kinds) or "pairs of mixers that torch computes"
+        """What it has because of which its steps do not run where others' do (`fast`), for people."""
+        return "" if not self.fast or not self.is_special(adapter) else ", ".join(adapter.extras.kinds) or "pairs of mixers that torch computes"
 
     def special_rows(self, count: int) -> Iterator[tuple[Extras, Tensor]]:
         """Of as many rows of the step those whose adapters have more than pairs, int64: by adapter, or one by one."""

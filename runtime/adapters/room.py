@@ -27,7 +27,7 @@ class AdapterInfo:
     it is computed and for which a slot is chosen.  bytes: of its pairs.
     where: "device" (in a slot), "host" (in main memory) or "disk" (it is read again when it is wanted).
     pinned: it stays in main memory.  uses: sequences that are open with it.  opened: how many ever were.
-    outside: what it has because of which its steps do not run in the compiled step of a CPU, where others' do; empty: nothing.
+    outside: what it has because of which its steps do not run in the compiled step of a CPU, or in CUDA graphs, where others' do; empty: nothing.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Named:
 
 
 class Adapters(OfStep):
-    """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run outside of the compiled step are refused."""
+    """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run outside of the compiled step or of CUDA graphs are refused."""
 
     def __init__(self, store: HostStore, slots: Slots, shadow: Shadow, strict: bool = False) -> None:
         super().__init__(slots, shadow)
@@ -69,7 +69,7 @@ class Adapters(OfStep):
         self.slots.check_fits(adapter.rank, name)
         outside = self.shadow.law.outside(adapter)
         if outside and self._strict:
-            raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of the compiled step; merge it into its base, or leave strict out")
+            raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of {self.shadow.law.fast}; merge it into its base, or leave strict out")
         with self.store.lock:
             before = self._names.get(name)
             self._names[name] = Named(self.store.name(adapter, Path(path), pin), pin, path, outside)

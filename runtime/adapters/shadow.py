@@ -71,7 +71,7 @@ class Shadow:
             model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
             model.head.product = AdaptedHead(base.head.product, self.law)
             for block in model.layers:
-                if isinstance(block.ffn, ExpertsPart):
+                if isinstance(block.ffn, ExpertsPart) and not base.fused:
                     block.ffn = AdaptedMixture(block.ffn, block.index, self.law)
         return model
 

@@ -189,9 +189,10 @@ class CudaRunner:
         self.sums = None
         rows = self.table.place(work, lambda array: upload(array, self.device))
         adapted = self._adapts(work)
-        if self._graphs is not None and not (adapted and not self._captures_adapters):
+        slots = self._slots(work) if adapted else ()
+        if self._graphs is not None and (not adapted or (self.adapters is not None and self.adapters.captures(slots))):
             if _is_decode(work):
-                return self._decode(self._graphs, work, rows, self._slots(work) if adapted else [])
+                return self._decode(self._graphs, work, rows, slots)
             if (wanted := self._wanted_apart(work)) and (single := apart(work, self.rows)) is not None:
                 logits = self._decode(self._graphs, single, rows_apart(work, rows), self._slots(single) if adapted else [], len(work))
                 return logits if len(wanted) == len(logits) else logits.index_select(0, self.index(wanted))
@@ -209,10 +210,6 @@ class CudaRunner:
     def _adapts(self, work: list[Work]) -> bool:
         """Whether a sequence has an adapter."""
         return self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
-
-    @property
-    def _captures_adapters(self) -> bool:
-        return self.adapters is not None and self.adapters.shadow.law.capturable
 
     def _slots(self, work: list[Work]) -> Sequence[int]:
         """Of the sequences' adapters."""

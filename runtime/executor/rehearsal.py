@@ -107,6 +107,9 @@ def _all(runner: CudaRunner) -> Iterator[list[Work]]:
 class _Unasked(ByNumber):
     """Nothing has to lie in the slots: nobody asks what does."""
 
+    def captures(self, slots: Sequence[int]) -> bool:
+        return self.shadow.law.capturable
+
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         rows = super().rows(digests, lengths, wanted)
         if rows is None:

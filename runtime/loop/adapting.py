@@ -49,14 +49,16 @@ def _of_ranks(side: RanksSide, config: Resolved, model: Decoder) -> Callable[[Ma
 
 def by_law(model: Decoder, config: Resolved, path: Path | None = None) -> bool:
     """Whether products are adapted that only the law adds to: rows beside them may have other last bits."""
-    return reads_more(model, config, path) and not config.deterministic
+    return not model.fused and reads_more(model, config, path) and not config.deterministic
 
 
 def reads_more(model: Decoder, config: Resolved, path: Path | None = None) -> bool:
     """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
     and feedforward networks."""
-    if model.device.type != "cpu" or model.fused or model.config.is_share or (path is not None and is_gguf(path)):
+    if model.config.is_share or (path is not None and is_gguf(path)):
         return False
+    if model.fused or model.device.type != "cpu":
+        return model.fused and not config.deterministic
     return not config.deterministic or all(isinstance(block.mixer, AttentionPart) and isinstance(block.ffn, GatedPart | PlainPart) for block in model.layers)
 
 

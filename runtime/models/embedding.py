@@ -87,6 +87,10 @@ class Embedding:
         x = self.table.index_select(0, ids)
         return self.placed(x if self.scale == 1 else x.mul_(self.scale), positions)
 
+    def changed(self, x: Tensor, batch: Batch) -> Tensor:
+        """Rows x of the table, scaled, of a batch's tokens, as who stands around it has them."""
+        return x
+
     def placed(self, x: Tensor, positions: Tensor) -> Tensor:
         """What is done to rows of the table [T, embed_size or hidden], once they are scaled: [T, hidden]."""
         if self.project is not None:

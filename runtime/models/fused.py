@@ -209,7 +209,7 @@ def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
         return embedding(batch.token_ids, batch.positions)
     if embedding.plain:
         return embed(batch, embedding.table, out, embedding.scale)
-    x = embedding.placed(embed(batch, embedding.table, None, embedding.scale), batch.positions)
+    x = embedding.placed(embedding.changed(embed(batch, embedding.table, None, embedding.scale), batch), batch.positions)
     return x if out is None else out.copy_(x)
 
 

@@ -89,3 +89,16 @@ def test_without_slots_an_adapter_is_refused(made):
     base, folders = made
     with Engine(base, device="cuda", kv_tokens=1024) as engine, pytest.raises(ValueError, match="adapter_slots"):
         engine.adapters.load("0", folders["0"])
+
+
+def test_what_adapters_have_beside_pairs(tmp_path):
+    """Their steps run without graphs, the others' keep theirs."""
+    base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2)
+    kinds: dict[str, dict[str, Any]] = {"0": {}, "1": {"dora": True}, "2": {"biases": True, "ends": True}, "3": {"rows": (33, 40, 41)}}
+    folders = {name: write_adapter(base, tmp_path / name, int(name), 8, **keys) for name, keys in kinds.items()}
+    with Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=4096, adapters=folders) as engine:
+        expected = texts(engine)
+    with Engine(base, device="cuda", dtype="float32", kv_tokens=4096, adapter_slots=4, adapters=folders) as engine:
+        assert set(engine.info()["adapters"]["outside"]) == {"1", "2", "3"}
+        for _ in range(4):
+            assert texts(engine) == expected
