@@ -24,7 +24,7 @@ from .gpu_feedforward import inner_of
 from .gpu_states import StateMixer, mixer_of
 from .joins import AnyJoin, Pending, between, exact_in, weights_of, within
 from .mixer import Step as LawStep
-from .over_ranks import Unsummed, pending
+from .over_ranks import Underway, Unsummed, cut, pending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -211,8 +211,23 @@ def behind_mixer(layer: Around, x: Tensor, mixed: Tensor, slots: Tensor) -> Pend
     assert block.mixer is not None and block.mixer.output is not None
     if block.layer.norms.parallel:
         return pending(block.mixer.output, mixed), _fed(layer, layer.middle(x, None), slots)
-    y = layer.middle(x, pending(block.mixer.output, mixed))
+    pieces = cut(block.mixer.output, x)
+    delta = Underway.of(block.mixer.output, ((rows, mixed[rows]) for rows in pieces)) if pieces else pending(block.mixer.output, mixed)
+    if layer.experts is None and cut(block.dense.down, x):
+        return _fed_in_pieces(layer, x, delta)
+    y = layer.middle(x, delta)
     return _fed(layer, y, slots) if layer.experts is None else layer.experts.spread(y, slots, overlap=overlaps(y.device))
+
+
+def _fed_in_pieces(layer: Around, x: Tensor, delta: Pending) -> Underway:
+    """As `_fed` behind the middle. With what comes before underway, a piece goes on through the network as soon as its sum is there."""
+    dense = layer.block.dense
+    if isinstance(delta, Underway) and getattr(dense, dense.into).in_pieces:
+        given = ((rows, inner_of(dense, layer.middle(x[rows], piece), beside=True)) for rows, piece in delta)
+    else:
+        inner = inner_of(dense, layer.middle(x, delta))
+        given = ((rows, inner[rows]) for rows in cut(dense.down, x))
+    return Underway.of(dense.down, given)
 
 
 def _fed(layer: Around, y: Tensor, slots: Tensor) -> Tensor | Unsummed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..kernels.ahead import is_compiling
 from ..kernels.norm import add_rms_norm
 from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
-from .algorithms import ORDERED, Algorithm, algorithm, limits, told
+from .algorithms import ORDERED, Algorithm, algorithm, limits, pieces, told
 from .ranks import LIMIT
 from .stages import Place
 
@@ -36,7 +36,8 @@ def set_environment() -> None:
 
 
 class CudaRanks:
-    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as CUDA graphs.
+    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as CUDA graphs;
+    a second one the sums that have `begun`, between what the first queues before them and what waits for them there.
 
     width: numbers of the rows that are summed.  deterministic: one way to add up, whatever the number of rows.
     """
@@ -57,6 +58,7 @@ class CudaRanks:
         self.group = groups[self.place.stage] if groups else None
         self.why = _unreachable(device, ranks) or (None if suits(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
         self._memory: list[Any] = []
+        self._beside = torch.cuda.Stream(device, priority=-1)  # a sum begins with the next multiprocessors that become free
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
             dist.barrier(device_ids=[device.index])
@@ -111,6 +113,26 @@ class CudaRanks:
         if self._rooms is not None and not self._measuring and self.algorithm(part) == "push":
             return sum_add_norm(x, part, weight, eps, self._rooms)
         return add_rms_norm(x, self.summed(part), weight, eps)
+
+    def cut(self, x: Tensor) -> Sequence[slice]:
+        if self._deterministic or self._measuring or self.algorithm(x) != "nccl":
+            return ()
+        found = pieces(self.ranks, len(x), x.numel() * x.itemsize)
+        return () if found and (is_compiling() or torch.cuda.is_current_stream_capturing()) else found
+
+    def begun(self, x: Tensor) -> Callable[[], Tensor]:
+        """See `Sums`. x is held until it is waited for, behind which its memory may be given to others."""
+        x, ours = x.contiguous(), torch.cuda.current_stream(self.device)
+        self._beside.wait_stream(ours)
+        with torch.cuda.stream(self._beside):
+            dist.all_reduce(x, group=self.group)
+            done = self._beside.record_event()
+
+        def awaited() -> Tensor:
+            ours.wait_event(done)
+            return x
+
+        return awaited
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
