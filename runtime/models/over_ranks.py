@@ -97,8 +97,9 @@ class Underway:
     pieces: tuple[tuple[slice, Callable[[], Tensor]], ...]
 
     @classmethod
-    def of(cls, product: Summed, given: Iterable[tuple[slice, Tensor]]) -> Underway:
-        """given: rows, and what the product takes of them. While one piece is multiplied, the sum of the one before is taken."""
+    def of(cls, product: Linear, given: Iterable[tuple[slice, Tensor]]) -> Underway:
+        """Of a product that is `cut`. given: rows, and what it takes of them; while one piece is multiplied, the sum of the one before is taken."""
+        assert isinstance(product, Summed)
         return cls(tuple((rows, product.ranks.begun(product.product(x))) for rows, x in given))
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
