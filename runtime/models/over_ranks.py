@@ -128,6 +128,12 @@ def pending(product: Linear, x: Tensor) -> Tensor | Unsummed:
     return Unsummed(product.product(x), product.ranks) if isinstance(product, Summed) else product(x)
 
 
+def summing(product: Linear, x: Tensor, like: Tensor) -> Tensor | Unsummed | Underway:
+    """As `pending`, and in pieces that are summed beside each other's products where it is `cut`."""
+    rows = cut(product, like)
+    return Underway.of(product, ((each, x[each]) for each in rows)) if rows else pending(product, x)
+
+
 def here(product: Linear) -> Linear:
     """This rank's part of a product."""
     return product.product if isinstance(product, OverRanks) else product

@@ -27,7 +27,7 @@ from sgl.runtime.models import decoder
 from sgl.runtime.models.joins import Join, RmsJoin, here_summed
 from sgl.runtime.models.over_ranks import Summed, Underway, cut
 from sgl.runtime.parallel import algorithms
-from sgl.runtime.parallel.algorithms import BESIDE, MB, Beside
+from sgl.runtime.parallel.algorithms import MB, Beside, beside
 from sgl.runtime.quantization import FewBitsLinear
 
 LEAST = 9  # rows that are cut
@@ -41,7 +41,7 @@ def test_pieces_are_whole_tiles_and_all_of_the_rows(ranks: int) -> None:
             if rows * width < 16 * MB:
                 assert found == ()
                 continue
-            least, _, most = BESIDE[min(ranks, 8) if ranks != 3 else 4]
+            least, most = (asked := beside(ranks)).least, asked.most
             assert 2 <= len(found) <= most and all((piece.stop - piece.start) % 128 == 0 for piece in found[:-1])
             assert [row for piece in found for row in range(rows)[piece]] == list(range(rows))
             assert all((piece.stop - piece.start) * width >= least // 2 for piece in found[:-1])
