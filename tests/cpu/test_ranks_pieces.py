@@ -35,24 +35,25 @@ LEAST = 9  # rows that are cut
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])
 def test_pieces_are_whole_tiles_and_all_of_the_rows(ranks: int) -> None:
+    """With the limits that stand, whatever they are."""
+    least, _, most, _ = beside(ranks)
     for rows in [*range(1, 3000, 97), 2048, 4095, 8192, 8193, 20_000]:
         for width in (2048, 8192, 16384):
             found = algorithms.pieces(ranks, rows, rows * width)
-            if rows * width < 16 * MB:
+            if rows * width < least or most == 1:
                 assert found == ()
                 continue
-            least, most = (asked := beside(ranks)).least, asked.most
-            assert 2 <= len(found) <= most and all((piece.stop - piece.start) % 128 == 0 for piece in found[:-1])
+            assert 2 <= len(found) <= most and all((piece.stop - piece.start) % algorithms.TILE == 0 for piece in found[:-1])
             assert [row for piece in found for row in range(rows)[piece]] == list(range(rows))
-            assert all((piece.stop - piece.start) * width >= least // 2 for piece in found[:-1])
-    assert [piece.stop for piece in algorithms.pieces(4, 8192, 64 * MB)] == [2048, 4096, 6144, 8192]
-    assert [piece.stop for piece in algorithms.pieces(4, 2048, 16 * MB)] == [1024, 2048]
 
 
-def test_a_switch_that_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "16 MB on in up to 4 pieces" in algorithms.told(4)
-    monkeypatch.setattr(algorithms, "BESIDE", {4: Beside(16 * MB, 16 * MB, 1)})
-    assert algorithms.pieces(4, 8192, 64 * MB) == () and algorithms.told(4).endswith("then NCCL")
+def test_how_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithms, "BESIDE", {2: Beside(MB, MB, 1), 4: Beside(16 * MB, 16 * MB, 4)})
+    ends = {8192: [2048, 4096, 6144, 8192], 2048: [1024, 2048], 5000: [2560, 5000], 2047: []}
+    for rows, stops in ends.items():
+        assert [piece.stop for piece in algorithms.pieces(3, rows, rows * 8192)] == stops
+    assert algorithms.told(4).endswith("then NCCL, from 16 MB on in up to 4 pieces beside products")
+    assert algorithms.pieces(2, 8192, 64 * MB) == () and algorithms.told(2).endswith("then NCCL")  # most=1 is the switch
 
 
 class Beside2:
