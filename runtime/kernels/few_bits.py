@@ -12,7 +12,7 @@ from torch import Tensor
 from . import few_bits_kernels as kernels
 from . import few_rows_tensor, many_rows_tensor
 from .few_bits_assembly import texts
-from .few_bits_packed import ABOVE, MOST_TILES, NUMBERS, Packed
+from .few_bits_packed import ABOVE, MOST_TILES, Packed
 from .few_rows_parts import PartsTile, Readied
 from .few_rows_tensor import FewRowsTile
 from .many_rows_tensor import ManyRowsTile
@@ -85,8 +85,6 @@ def matmul(
             x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
         )
         return Readied(after, left, ready[1]) if ready else y
-    if weight.form == NUMBERS:
-        raise ValueError(f"{rows} rows of {inputs} numbers, {x.stride(0)} apart, are no few rows that lie as few_rows_parts reads them")
     tile = tile or tile_for(rows, outputs, inputs, weight.block, x.device)
     wide = tile.outputs // 2 if name else tile.outputs
     row_tiles, output_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(y.shape[1], wide)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from .few_bits_assembly import text
-from .few_bits_packed import BYTES, NIBBLES, NUMBERS, Packed
+from .few_bits_packed import BYTES, NIBBLES, Packed
 
 
 def texts_of(weight: Packed) -> str:
@@ -19,9 +19,7 @@ def texts_of(weight: Packed) -> str:
 
 
 def _texts(weight: Packed) -> Iterator[str]:
-    if weight.form == NUMBERS:
-        yield ""
-    elif weight.form == BYTES:
+    if weight.form == BYTES:
         yield from ((_signed if weight.words.dtype == torch.int8 else _small_float)(at) for at in range(2))
     elif weight.form == NIBBLES:
         yield from (_whole(at, None if weight.kind.startswith("zeros") else weight.zero) for at in range(4))

@@ -1,4 +1,4 @@
-"""Products of 2 to 16 rows with weights of four, eight and sixteen bits, whose programs have a slice of the inputs each; see few_rows_parts_kernels."""
+"""Products of 2 to 16 rows with weights of four and eight bits, whose programs have a slice of the inputs each; see few_rows_parts_kernels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import triton
 from torch import Tensor
 
 from . import few_rows_parts_kernels as kernels
-from .few_bits_packed import BYTES, NUMBERS, Packed
+from .few_bits_packed import BYTES, Packed
 from .few_rows_assembly import texts_of
-from .few_rows_parts_kernels import block_of, in_bytes, steps_of
+from .few_rows_parts_kernels import block_of, steps_of
 from .matmul import processors
 from .one_row_launch import SHARED, has_room, tiles_of
 
 MOST_ROWS = 16  # of 17 to 32 few_rows_tensor_kernels are faster
-FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.bfloat16: "numbers"}  # of a weight's words
-BYTES_OF = {"nibbles": 0.5625, "numbers": 2.0}  # a number with what belongs to it
+FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
 WORDS_RATE, OTHER_RATE = 25.0, 45.0  # bytes a nanosecond that a multiprocessor reads: from memory, and from the L2 cache
 WARPS = 16  # of a multiprocessor, that have as many words under way as the memory needs
 FINISH, TURN = 1500.0, 150.0  # nanoseconds: sums of slices added up, and those of warps
@@ -79,7 +78,7 @@ class PartsTile(NamedTuple):
         stride = self.stride(tiles, many)
         turns, programs = triton.cdiv(tiles, stride), triton.cdiv(stride * self.slices, many)
         slice = inputs / self.slices
-        words = turns * self.outputs * slice * BYTES_OF.get(form, 1.0)
+        words = turns * self.outputs * slice * (0.5625 if form == "nibbles" else 1)
         sums = 8 * turns * self.outputs * rows if self.slices > 1 else 0
         idle = max(1.0, WARPS / (min(self.full, programs) * self.split * self.side))
         return programs * (idle * words / WORDS_RATE + (2 * slice * rows + sums) / OTHER_RATE) + (FINISH if self.slices > 1 else 0) + TURN * turns
@@ -96,7 +95,7 @@ CUTS = [
     for slices in (1, 2, 4, 7, 8, 14, 16, 32)
 ]  # fmt: skip
 SMALLEST = PartsTile(16, 8, 1, 64, 2)
-TUNED: dict[tuple[int, int, bool], PartsTile] = {  # by outputs, inputs, and whether it is of bytes, nibbles otherwise; measured on an H100 at 16 rows, float8 of the bytes
+TUNED: dict[tuple[int, int, bool], PartsTile] = {  # by outputs, inputs, and whether it is of bytes; measured on an H100 at 16 rows, float8 of the bytes
     (28672, 4096, False): PartsTile(64, 4, 4, 1, 1),
     (4096, 14336, False): PartsTile(128, 4, 4, 4, 1, 1),
     (6144, 4096, False): PartsTile(32, 4, 2, 4, 2, waits=2),
@@ -123,17 +122,15 @@ def tile_for(rows: int, weight: Packed, dim: int = 0) -> PartsTile:
 @cache
 def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int) -> PartsTile:
     """The tile of those that fit; half a tile of heads lies within half a head."""
-    if form != "numbers" and (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
+    if (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
         return tuned
     fitting = [tile for tile in CUTS if tile.room(count, inputs, form) <= SHARED // tile.full - 1024 and (not dim or tile.outputs <= dim)]
     return min(fitting or [SMALLEST], key=lambda tile: tile.expected(count, outputs, inputs, form, dim // 2, many))
 
 
 def takes(weight: Packed) -> bool:
-    """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, bytes in steps of 64, or numbers in steps of 32, for bfloat16, on a GPU with the room."""
-    if weight.form == NUMBERS:
-        known = weight.inputs % block_of("numbers") == 0 and weight.outputs * weight.inputs < 2**31
-    elif weight.form == BYTES:
+    """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, or bytes in steps of 64, for bfloat16, on a GPU with the room."""
+    if weight.form == BYTES:
         whole = weight.inputs % block_of("bytes") == 0 and weight.outputs * weight.inputs < 2**32
         known = whole and weight.kind in ("plain", "scaled") and (weight.kind == "plain" or weight.group % block_of("bytes") == 0)
     else:
@@ -157,7 +154,7 @@ def matmul(
     tiles = tiles_of(outputs, heads.dim // 2 if heads else outputs // 2 if name else 0, tile.outputs)
     stride = tile.stride(tiles, processors(x.device))
     words, warps = weight.words.view(torch.int16), tile.split * tile.side
-    x = x.view(torch.int32) if in_bytes(form) else x
+    x = x if form == "nibbles" else x.view(torch.int32)
     left = torch.empty(tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
     partial = torch.empty(tile.slices * tiles * count * tile.outputs if tile.slices > 1 else 0, dtype=torch.float32, device=x.device)
     after = torch.empty_like(y) if ready else y

@@ -1,4 +1,4 @@
-"""A Gluon kernel that multiplies 2 to 16 rows with a weight of four, eight or sixteen bits a number by the tensor cores.
+"""A Gluon kernel that multiplies 2 to 16 rows with a weight of four or eight bits a number by the tensor cores.
 
 The weight is the left operand, as it lies; the rows are the columns of the right one. A program has a slice of the inputs: it brings the rows'
 values of it into shared memory once, and goes over the outputs of one tile after the other. The warps of a program share the outputs of a tile
@@ -26,19 +26,8 @@ barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # as older Tritons 
 
 @gluon.constexpr_function
 def block_of(form):
-    """Inputs in the words that a warp reads of an output at a time: 32 words of two bytes. form: "nibbles", "numbers" of bfloat16, or bytes of some kind."""
-    return {"nibbles": 128, "numbers": 32}.get(form, 64)
-
-
-@gluon.constexpr_function
-def in_bytes(form):
-    return form not in ("nibbles", "numbers")
-
-
-@gluon.constexpr_function
-def wide_of(form):
-    """Parts of a block of x that lie apart."""
-    return 4 if form == "nibbles" else 1
+    """Inputs in the words that a warp reads of an output at a time: 32 words of two bytes."""
+    return 64 if form != "nibbles" else 128
 
 
 @gluon.constexpr_function
@@ -155,7 +144,7 @@ def _read(
     if FORM == "nibbles":
         place = (block * OUTPUTS + output) * WORDS
     else:
-        place = output * (INPUTS // 2 if in_bytes(FORM) else INPUTS) + block * WORDS
+        place = output * (INPUTS // 2) + block * WORDS
     codes = gl.load(words + place + index(2, WORDS, LEFT), present, eviction_policy="evict_first")
     block = gl.minimum(step * SPLIT + gl.arange(0, SPLIT, layout=gl.SliceLayout(1, ROW))[:, None], BLOCKS - 1)
     output = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(0, ROW))[None, :], tile, OUTPUTS, HALF, TILE)
@@ -169,12 +158,12 @@ def _read(
 @gluon.jit
 def _copy_x(to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, WARPS: gl.constexpr, FORM: gl.constexpr):
     """Begins to bring the inputs of a step, of nibbles quarters of blocks first, of bytes two at a time; zeros where there are none."""
-    PARTS: gl.constexpr = wide_of(FORM) * SPLIT
-    LAYOUT: gl.constexpr = _x_copied(PARTS, WARPS, 4 if in_bytes(FORM) else 2)
+    PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
+    LAYOUT: gl.constexpr = _x_copied(PARTS, WARPS, 2 if FORM == "nibbles" else 4)
     part = index(0, PARTS, LAYOUT)
     k = (step * SPLIT + part % SPLIT) * (PARTS // SPLIT * WORDS) + part // SPLIT * WORDS + index(2, WORDS, LAYOUT)
     row = index(1, ROWS, LAYOUT)
-    copy_to_shared(to_x, x + row * stride + k, (row < rows) & (k < (INPUTS // 2 if in_bytes(FORM) else INPUTS)))
+    copy_to_shared(to_x, x + row * stride + k, (row < rows) & (k < (INPUTS if FORM == "nibbles" else INPUTS // 2)))
 
 
 @gluon.jit
@@ -195,22 +184,19 @@ def _block_sums(
     """sums [SPLIT, TILE, ROWS] and what a block of each part adds; x: its place in shared memory.  TEXTS: see `texts_of`."""
     SUMS: gl.constexpr = _sums_layout(SPLIT, SIDE)
     RIGHT: gl.constexpr = _x_layout(SPLIT, SIDE)
-    PARTS: gl.constexpr = 2 if in_bytes(FORM) else wide_of(FORM)
-    PIECE: gl.constexpr = min(GROUP // WORDS, 4) if FORM == "nibbles" else PARTS  # parts of a block in one group
+    PARTS: gl.constexpr = 4 if FORM == "nibbles" else 2
+    PIECE: gl.constexpr = min(GROUP // WORDS, 4) if FORM == "nibbles" else 2  # parts of a block in one group
     pairs = codes if FORM == "nibbles" else x.permute((0, 2, 1)).load(RIGHT)
     for start in gl.static_range(0, PARTS, PIECE):
         group = gl.zeros([SPLIT, TILE, ROWS], gl.float32, SUMS) if scaled(KIND) else sums
         found = metas[start // PIECE] if has_meta(KIND) else 0
         minus = found[:, :, None].broadcast_to(SPLIT, TILE, WORDS) if with_zeros(KIND) else codes
         for at in gl.static_range(start, start + PIECE):
-            if FORM == "numbers":
-                group = mma_v2(codes.to(gl.bfloat16, bitcast=True), pairs, group)
+            if FORM == "nibbles":
+                values = x.slice(at * SPLIT, SPLIT).permute((0, 2, 1)).load(RIGHT)
             else:
-                if FORM == "nibbles":
-                    values = x.slice(at * SPLIT, SPLIT).permute((0, 2, 1)).load(RIGHT)
-                else:
-                    values = (pairs if at == 0 else pairs >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
-                group = mma_v2(_numbers(codes, minus, text_of(TEXTS, at), KIND), values, group)
+                values = (pairs if at == 0 else pairs >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
+            group = mma_v2(_numbers(codes, minus, text_of(TEXTS, at), KIND), values, group)
         if scaled(KIND):
             sums += group * gl.convert_layout(half(found, True), gl.SliceLayout(2, SUMS))[:, :, None]
         else:
@@ -361,8 +347,8 @@ def multiply(
     for item in gl.static_range(AHEAD):
         tile = first + item // STEPS * STRIDE
         held = held + (_read(words, meta, tile, part * STEPS + item % STEPS, tile < TILES, OUTPUTS, HALF, INPUTS, TILE, SPLIT, SIDE, GROUP, KIND, FORM),)
-    PARTS: gl.constexpr = wide_of(FORM) * SPLIT
-    place = gl.allocate_shared_memory(gl.int32 if in_bytes(FORM) else gl.bfloat16, [STEPS, PARTS, ROWS, WORDS], _flat(3))
+    PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
+    place = gl.allocate_shared_memory(gl.bfloat16 if FORM == "nibbles" else gl.int32, [STEPS, PARTS, ROWS, WORDS], _flat(3))
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()

@@ -1,4 +1,4 @@
-"""Layers of a step of few rows: additions, norms and activations are folded into their products.
+"""Layers of a step of few rows whose weights are in few bits: additions, norms and activations are folded into their products.
 
 A product that ends a branch adds it to x, and leaves x times the weight of the norm behind it, with the squares that the norm
 divides by; the product behind that norm divides when its sums are done, since every input of a row is divided by the same.
@@ -6,8 +6,7 @@ divides by; the product behind that norm divides when its sums are done, since e
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from .embedding import Head
 
 MOST_ROWS = 64
-MOST_PLAIN = few_rows_parts.MOST_ROWS  # where all weights are plain: from there on cuBLAS reads them as fast
 DTYPE = torch.bfloat16  # x times a norm's weight has its range
-PLAIN = os.environ.get("SGL_FEW_ROWS_PLAIN") != "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +82,15 @@ class FewRowsLayer:
 
 
 def few_rows(layers: Sequence[GpuLayer], last_norm: NormWeights | None, head: Head, dtype: torch.dtype) -> tuple[FewRowsLayer, ...] | None:
-    """The layers of a step of few rows, see `most_rows`; None: some have parts that are not folded, or weights that are neither all in few bits nor all plain."""
-    if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and folds(layer) for layer in layers):
+    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not folded, or weights that are not in few bits."""
+    if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and folds(layer) and _in_few_bits(layer) for layer in layers):
         return None
     fused = cast(Sequence[FusedLayer], layers)
-    suits = plain if _all(fused, plain) and PLAIN else readable
-    if not _all(fused, suits):
-        return None
     behind = [cast(RmsJoin, layer.entry).before for layer in fused[1:]]
-    last = last_norm if suits(head.product) and head.project is None else None
+    last = last_norm if _takes_readied(head) else None
     return tuple(
         FewRowsLayer(layer, cast(RmsJoin, layer.middle).before, norm, _turns(layer)) for layer, norm in zip(fused, [*behind, last], strict=True)
     )
-
-
-def most_rows(layers: Sequence[FewRowsLayer]) -> int:
-    """Of a step that they are to compute."""
-    return MOST_PLAIN if plain(layers[0].layer.block.attention.output) else MOST_ROWS
-
-
-def _all(layers: Sequence[FusedLayer], suits: Callable[[Linear], bool]) -> bool:
-    return all(layer.experts is None and all(suits(getattr(*place)) for place in layer.block.products()) for layer in layers)
 
 
 def _turns(layer: FusedLayer) -> bool:
@@ -119,13 +104,16 @@ def of_head(head: Head, y: Readied) -> Tensor:
     return cast(Tensor, _times(head.product, y, one_row.overlaps(y.y.device)))
 
 
-def plain(product: Linear) -> bool:
-    """Whether the kernels that fold read its weight as it lies."""
-    return type(product) is Linear and product.weight.dtype == DTYPE and product.weight.is_contiguous() and few_rows_parts.takes(Packed.as_it_lies(product.weight))
+def _takes_readied(head: Head) -> bool:
+    return readable(head.product) and head.project is None
+
+
+def _in_few_bits(layer: FusedLayer) -> bool:
+    return all(readable(getattr(*place)) for place in layer.block.products())
 
 
 def readable(product: Linear) -> bool:
-    """Whether they read its weight in few bits."""
+    """Whether the kernels that fold read its weight."""
     return type(product) is Fp8Linear or (isinstance(product, FewBitsLinear) and product.folds)
 
 
@@ -137,8 +125,8 @@ def _times(
 
 
 def packed_of(product: Linear) -> Packed:
-    """Of one that is readable, or plain."""
-    return Packed.as_it_lies(product.weight) if type(product) is Linear else cast(FewBitsLinear | Fp8Linear, product).packed
+    """Of one that is readable."""
+    return cast(FewBitsLinear | Fp8Linear, product).packed
 
 
-__all__ = ["MOST_PLAIN", "MOST_ROWS", "FewRowsLayer", "few_rows", "most_rows", "of_head", "packed_of", "plain", "readable"]
+__all__ = ["MOST_ROWS", "FewRowsLayer", "few_rows", "of_head", "packed_of", "readable"]

@@ -28,7 +28,7 @@ from .attention import AttentionPart
 from .claims_gpu import around_refusal, fused_refusal
 from .embedding import known_ids
 from .few_claims import in_few_bits, unfolded
-from .few_rows import FewRowsLayer, few_rows, most_rows, of_head
+from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
 from .gpu_latent import LatentLayer
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
 from .joins import AnyJoin, Pending, between, here_summed, weights_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class Course:
     """How a sealed model runs on a GPU.
 
-    alone: the layers of a step of one row.  few: of one of up to few_most rows, where weights are all in few bits or all plain.  few_why: these are None all the same.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
+    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  few_why: these are None all the same.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
     norm, which the head can fold into its product.
     positions: of the longest sequence that the tables have; None: nothing limits it.
     law_ropes: rotations of mixers that run by the law.
@@ -56,7 +56,6 @@ class Course:
     layers: tuple[GpuLayer, ...]
     alone: tuple[AnyLayer, ...]
     few: tuple[FewRowsLayer, ...] | None
-    few_most: int
     few_why: str | None
     exit: AnyJoin
     last_norm: NormWeights | None
@@ -96,7 +95,7 @@ def course_of(model: Decoder) -> Course:
     few = few_rows(layers, norm if folds else None, model.head, model.dtype)
     few_why = unfolded(layers, model.dtype) if few is None and any(map(in_few_bits, model.layers)) else None
     return Course(
-        tuple(layers), tuple(alone(layer) for layer in layers), few, 0 if few is None else most_rows(few), few_why, between(last, norm, model.dtype), norm if folds else None,
+        tuple(layers), tuple(alone(layer) for layer in layers), few, few_why, between(last, norm, model.dtype), norm if folds else None,
         _positions(model), tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
     )  # fmt: skip
 
@@ -136,7 +135,7 @@ def _state(before: AnyLayer | FewRowsLayer, x: Tensor, delta: Pending, dtype: to
 def _layers(course: Course, x: Tensor, lone: bool) -> Sequence[AnyLayer | FewRowsLayer]:
     if lone and (course.few is None or course.folds):
         return course.alone
-    return course.few if course.few is not None and len(x) <= course.few_most else course.layers
+    return course.few if course.few is not None and len(x) <= MOST_ROWS else course.layers
 
 
 def pieces(

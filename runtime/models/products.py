@@ -14,7 +14,7 @@ from ..kernels.few_bits_packed import BYTES, FLOATS, NIBBLES, TABLE, Packed
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
 from .experts import ExpertsPart
-from .few_rows import MOST_PLAIN, packed_of, plain, readable
+from .few_rows import packed_of, readable
 from .lone_layers import FoldedLayer, LoneLayer, lone
 from .over_ranks import here
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PACKED = "few_bits.multiply"
 FOLDED = f"{PACKED}, norms and additions folded in"
-PARTS = f"few_rows_parts up to {MOST_PLAIN} rows, norms and additions folded in, then cuBLAS"
 TENSOR = "one_row by tensor cores"
 RESTORED = f"{PACKED}, from {few_bits.RESTORED_ROWS} rows on cuBLAS with parts of the weight restored"
 WIDE = "many_rows_tensor"
@@ -73,14 +72,14 @@ def _all(model: Decoder, course: Course) -> Iterator[Row]:
             for holder, name in () if isinstance(branch, ExpertsPart) else branch.products():
                 yield _row(name, getattr(holder, name), course, isinstance(alone, FoldedLayer | LoneLayer))
     head, whole = model.head.product, model.head.project is None
-    yield _row("head", head, course, whole and lone(head), whole and (readable(head) or plain(head)))
+    yield _row("head", head, course, whole and lone(head), whole and readable(head))
 
 
 def _row(name: str, product: Linear, course: Course, alone: bool, folded: bool = True) -> Row:
     product = here(product)
     few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
     if folded and course.few is not None:
-        few = PARTS if plain(product) else FOLDED
+        few = FOLDED
     single = few if not alone or (folded and course.few is not None and not course.folds) else _single(product)
     if readable(product):
         few = _few(packed_of(product), few)

@@ -64,7 +64,6 @@ from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
 from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
 from sgl.runtime.kernels.experts import FIXED, MANY, SECOND, SMALL, TILES
 from sgl.runtime.kernels.few_bits_packed import BYTES, NIBBLES
-from sgl.runtime.kernels.few_bits_packed import NUMBERS as NUMBERS_FORM
 from sgl.runtime.kernels.few_bits_packed import TABLE as TABLE_FORM
 from sgl.runtime.kernels.few_rows_assembly import texts_of as texts_of_few_rows
 from sgl.runtime.kernels.few_rows_parts import PartsTile
@@ -303,15 +302,15 @@ def few_rows_by_parts() -> None:
     types |= dict.fromkeys(("rows", "stride", "y_stride"), "i32") | {"k_pool": "*fp8e4nv", "v_pool": "*fp8e4nv"}
     none = {"NAME": "", "ADDED": False, "READY": False, "QUERIES": 0, "KEYS": 0, "DIM": 0, "NORMED": True}
     ends = (none | {"NAME": "silu"}, none | {"NORMED": False, "ADDED": True, "READY": True}, none | {"QUERIES": 8, "KEYS": 4, "DIM": 128})
-    kinds = (("nibbles", "zeros, scaled"), ("nibbles", "plain"), ("nibbles", "table, scaled"), ("nibbles", "floats"), ("int8", "plain"), ("e4m3", "scaled"), ("numbers", "plain"), ("numbers", "plain"), ("numbers", "plain"))
+    kinds = (("nibbles", "zeros, scaled"), ("nibbles", "plain"), ("nibbles", "table, scaled"), ("nibbles", "floats"), ("int8", "plain"), ("e4m3", "scaled"))
     shapes = ((8, (64, 4, 2, 4, 2, 2, 2)), (16, (32, 16, 1, 1, 1, 1)), (32, (128, 2, 4, 4, 2, 1)))
     for (form, kind), end, (rows, shape) in zip(kinds, cycle(ends), cycle(shapes), strict=False):
         tile = PartsTile(*shape)
         sizes = {"TILE": tile.outputs, "ROWS": rows, "SPLIT": tile.split, "SIDE": tile.side, "SLICES": tile.slices, "AHEAD": tile.ahead, "MOST_WAITS": tile.waits, "PROGRAMS": 4 * tile.slices}
-        words = {"nibbles": NIBBLES, "int8": BYTES, "e4m3": BYTES, "numbers": NUMBERS_FORM}[form] if not kind.startswith(("table", "floats")) else TABLE_FORM
+        words = {"nibbles": NIBBLES, "int8": BYTES, "e4m3": BYTES}[form] if not kind.startswith(("table", "floats")) else TABLE_FORM
         texts = texts_of_few_rows(SimpleNamespace(form=words, kind=kind, zero=8, table=TABLE, words=torch.empty(0, dtype=torch.int8 if form == "int8" else torch.int16)))
         more = {"OUTPUTS": 2048, "INPUTS": 2112, "GROUP": 64, "TEXTS": texts, "KIND": kind, "FORM": form, "OUTER": True, "BIASED": True, "SQUARES": 33, "DEPENDENT": True}
-        check(few_rows_parts_kernels.multiply, tile.split * tile.side, types | ({"x": "*i32"} if form in ("int8", "e4m3") else {}), **sizes, **more, **end)
+        check(few_rows_parts_kernels.multiply, tile.split * tile.side, types | ({} if form == "nibbles" else {"x": "*i32"}), **sizes, **more, **end)
 
 
 def decodes() -> None:

@@ -16,12 +16,8 @@ def drawn(form: str, outputs: int, inputs: int, group: int, seed: int = 0):
     from test_few_bits_cuda import on_gpu
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.kernels.few_bits_packed import Packed
     from sgl.runtime.quantization.few_bits_pack import pack
 
-    if form == "numbers":
-        plain = torch.randn(outputs, inputs, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).bfloat16()
-        return Packed.as_it_lies(plain), plain.double()
     weight = on_gpu(draw(form, outputs, inputs, group, seed))
     return pack(weight, torch.bfloat16), weight.dense().double()
 
