@@ -37,13 +37,10 @@ class Beside(NamedTuple):
     ctas: int | None = None
 
 
-# By calculation from the same tables, not measured. Latency counts up to some MB: over four cards NCCL takes 95 us for 16 MB and 59 for 8 MB, where a quarter
-# and an eighth of the 324 us for 64 MB would be 81 and 40; over two 88 and 50 (of 266: 66 and 33). Sums are hidden but for the last piece and what the first
-# waits for, so that four pieces leave about 95 us exposed of each layer's 648 (8,192 rows of 8 KB, four ranks), two 275, and six some 60, with products that fill their
-# last wave of tiles less. A piece of 8 MB of bfloat16 is 128 tiles of 128 x 256 numbers, one wave of 132 multiprocessors, whatever the width; 16 MB are two,
-# and three while NCCL holds more than four of them: then fewer pieces lose less. With experts, or weights in few bits, only what is not read anew for each piece is cut.
-# A sum of 16 MB is cut in two of 8 MB: 24 us longer in all, of which 59 are exposed instead of 95.
-BESIDE = {2: Beside(16 * MB, 16 * MB, 4), 4: Beside(16 * MB, 16 * MB, 4), 8: Beside(16 * MB, 16 * MB, 4)}  # most=1: none is cut
+# Measured on 4 H200 (benchmarks/results/gpu_ranks.txt): a layer of Llama-3.1-8B's shape behind its attention, 8,192 rows, takes 2,056 us with sums at once, 1,921 in two
+# pieces, 2,363 in three and 3,338 in four; of 70B's 6,404, 6,272, 6,262, 6,251. A piece costs the host some 300 us a layer, so that smaller sums and more pieces
+# lose: with 2,048 rows two pieces take 1,795 us in place of 789. Fewer multiprocessors for NCCL (8, 16) lose too. Of two and eight ranks nothing is measured.
+BESIDE = {2: Beside(64 * MB, 32 * MB, 2), 4: Beside(64 * MB, 32 * MB, 2), 8: Beside(64 * MB, 32 * MB, 2)}  # most=1: none is cut
 TILE = 128  # rows that products compute at a time
 
 
