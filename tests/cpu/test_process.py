@@ -207,12 +207,23 @@ def test_what_is_closed_is_aborted_too(engine, local):
 
 
 def test_an_interrupted_generate_goes_on_for_nobody(engine, local):
-    """Ctrl-C, once all are asked for: within a finalizer it would be lost."""
+    """Ctrl-C, once all are asked for: within a finalizer it is lost, and pressed again."""
+
+    def press(begun: threading.Event, ended: threading.Event) -> None:
+        begun.wait(60)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+        while not ended.wait(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
     for each in (engine, local):
-        begun, before = threading.Event(), each.stats().aborts
-        threading.Thread(target=lambda begun=begun: (begun.wait(60), time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT))).start()
+        begun, ended, before = threading.Event(), threading.Event(), each.stats().aborts
+        threading.Thread(target=press, args=(begun, ended)).start()
         with pytest.raises(KeyboardInterrupt):
-            each.generate(["a b"] * 200, LONG, on_chunk=lambda chunk, begun=begun: begun.set())
+            try:
+                each.generate(["a b"] * 200, LONG, on_chunk=lambda chunk, begun=begun: begun.set())
+            finally:
+                ended.set()
         await_true(lambda each=each: not each.stats().running)
         assert each.stats().aborts - before > 50, "most of them"
 
