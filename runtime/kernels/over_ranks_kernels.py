@@ -53,7 +53,7 @@ def _post(places, rank, at, numbers, turn, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """float32 [BLOCK], zeros behind `size`: what was posted to this rank in this turn."""
+    """KIND [BLOCK], zeros behind `size`: what was posted to this rank in this turn."""
     each: tl.constexpr = 32 // KIND.primitive_bitwidth
     columns = tl.arange(0, BLOCK // each)
     there, nothing = columns < size // each, turn.to(tl.int64) << 32
@@ -67,7 +67,7 @@ def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constex
     else:
         pairs = tl.join(words.to(tl.int16), (words >> 16).to(tl.int16))
         numbers = tl.reshape(pairs, (BLOCK,)).to(KIND, bitcast=True)
-    return numbers.to(tl.float32)
+    return numbers
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def _total(parts, places, row, part_stride, at, apart, turn, size, RANK: tl.cons
         if other == RANK:
             total += tl.load(parts + row * part_stride + columns, columns < size, other=0.0).to(tl.float32)
         else:
-            total += _awaited(places, RANK, at + other * apart, turn, size, parts.dtype.element_ty, BLOCK)
+            total += _awaited(places, RANK, at + other * apart, turn, size, parts.dtype.element_ty, BLOCK).to(tl.float32)
     return total
 
 
@@ -157,5 +157,5 @@ def by_owners(
             _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, kind)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         if _owner(row, RANKS) != RANK:
-            total = _awaited(places, RANK, sums + (zero + row) * words, turn, size, kind, BLOCK)
+            total = _awaited(places, RANK, sums + (zero + row) * words, turn, size, kind, BLOCK).to(tl.float32)
             _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, kind)
