@@ -4,7 +4,7 @@ Numbers travel as messages of 64 bits: 32 bits of them and beside these the turn
 without a fence. Every call of any of these kernels is a turn, the same on all ranks.
 
 Messages to all lie apart by the turn's parity: a rank in turn t has heard in t - 1 of every other, directly or through owners, which therefore have ended
-t - 2. Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums need not either: an owner
+t - 2. It is the same where products post to all, and a kernel waits (`of_all`). Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums need not either: an owner
 has heard everybody's turn t before it sends one.
 """
 
@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
-from .norm import _normalised
+from .norm import _normalised, _scaled
 
 PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most; each waits for its like on other ranks alone
 
@@ -117,6 +117,60 @@ def to_all(
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         total = _total(parts, places, zero + row, part_stride, side + row * words, apart, turn, size, RANK, RANKS, BLOCK)
         _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, parts.dtype.element_ty)
+
+
+@triton.jit
+def _all_there(own, at, apart, turn, size, KIND: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """float32 [BLOCK]: the sum of all ranks' posts in their order. Those of all are under way at the same time, until all are of this turn."""
+    EACH: tl.constexpr = 32 // KIND.primitive_bitwidth
+    columns = tl.arange(0, BLOCK // EACH)
+    there, nothing = columns < size // EACH, turn.to(tl.int64) << 32
+    first, second = tl.zeros((BLOCK // EACH,), tl.float32), tl.zeros((BLOCK // EACH,), tl.float32)
+    missing = 1
+    while missing > 0:
+        posts = ()  # type: tuple
+        for other in tl.static_range(RANKS):
+            posts = posts + (tl.load(own + at + other * apart + columns, there, other=nothing, volatile=True),)
+        first, second = tl.zeros((BLOCK // EACH,), tl.float32), tl.zeros((BLOCK // EACH,), tl.float32)
+        late = tl.zeros((BLOCK // EACH,), tl.int32)
+        for other in tl.static_range(RANKS):
+            late += ((posts[other] >> 32).to(tl.int32) != turn).to(tl.int32)
+            words = posts[other].to(tl.int32)
+            if EACH == 1:
+                first += words.to(KIND, bitcast=True).to(tl.float32)
+            else:
+                first += words.to(tl.int16).to(KIND, bitcast=True).to(tl.float32)
+                second += (words >> 16).to(tl.int16).to(KIND, bitcast=True).to(tl.float32)
+        missing = tl.sum(late, 0)
+    if EACH == 1:
+        total = first
+    else:
+        total = tl.reshape(tl.join(first, second), (BLOCK,))
+    return total
+
+
+@entry
+@triton.jit
+def of_all(
+    states, weights, out, places, counted, size, rows, words, eps,
+    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Waits for one row that products of all ranks post (`one_row_ranks`), this one's too; then as `to_all`, whose places they are. Grid (1,)."""
+    columns, own = tl.arange(0, BLOCK), tl.multiple_of(tl.load(places + RANK), 16).to(tl.pointer_type(tl.int64))
+    inside = columns < size
+    if NORMED:
+        weight = tl.load(weights + columns, inside, other=0.0).to(tl.float32)
+    turn = _begin(counted, DEPENDENT)
+    if NORMED:
+        state = tl.load(states + columns, inside, other=0.0).to(tl.float32)
+    apart = (tl.full((), 0, tl.int64) + rows) * words
+    total = _all_there(own, (turn & 1) * RANKS * apart, apart, turn, size, out.dtype.element_ty, RANKS, BLOCK).to(out.dtype.element_ty)
+    if NORMED:
+        stored = (state + total.to(tl.float32)).to(states.dtype.element_ty)
+        tl.store(states + columns, stored, inside)
+        tl.store(out + columns, _scaled(stored.to(tl.float32), weight, size, eps), inside)
+    else:
+        tl.store(out + columns, total, inside)
 
 
 @triton.jit

@@ -123,6 +123,11 @@ class CudaRanks:
             return sum_add_norm(x, part, weight, eps, self._rooms)
         return add_rms_norm(x, self.summed(part), weight, eps)
 
+    def rooms(self, out: Tensor) -> Rooms | None:
+        """Where products of one row send their parts of the sum `out` themselves; None: they give them."""
+        posts = self._rooms is not None and not self._measuring and self.algorithm(out) == "push" and self._rooms.few(out)
+        return self._rooms if posts else None
+
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
         each = -(-columns // self.ranks)

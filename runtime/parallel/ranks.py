@@ -49,6 +49,9 @@ class Ranks:
         x.add_(self.summed(part))
         return torch.nn.functional.rms_norm(x.float(), x.shape[1:], weight.float(), eps).to(x.dtype)
 
+    def rooms(self, out: Tensor) -> None:
+        """See `Sums`."""
+
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x.
 

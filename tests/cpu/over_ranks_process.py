@@ -11,10 +11,18 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.language as tl
 
-from sgl.runtime.kernels import one_way, one_way_kernels, over_ranks, over_ranks_kernels
+from sgl.runtime.kernels import one_row, one_way, one_way_kernels, over_ranks, over_ranks_kernels
 from sgl.runtime.kernels.mailbox import Mailbox
+from sgl.runtime.kernels.one_row_ranks import post_linear
 from sgl.runtime.kernels.one_way import Channels, gather, tell
-from sgl.runtime.kernels.over_ranks import Rooms, Sizes, sum_add_norm, sum_over_ranks
+from sgl.runtime.kernels.over_ranks import (
+    Rooms,
+    Sizes,
+    join_posted,
+    sum_add_norm,
+    sum_of_posted,
+    sum_over_ranks,
+)
 
 WIDTH, FIRST, PROGRAMS = 48, 2**31 - 5, 2  # turns begin so that they pass the largest number
 over_ranks_kernels.PROGRAMS, over_ranks.MOST = tl.constexpr(PROGRAMS), PROGRAMS  # so that each has several rows
@@ -81,20 +89,51 @@ def sums(rank: int, ranks: int, path: str) -> None:
     for call in range(12):
         rows, size = 1 + call * 3 % 11, (48, 40, 34)[call % 3]
         drawn = [torch.Generator().manual_seed(100 * call + other) for other in range(ranks)]
-        parts = [torch.randn(rows, size, generator=each).to(dtype) for each in drawn]
-        total = torch.zeros(rows, size)
-        for part in parts:
-            total += part.float()
-        total = total.to(dtype)
-        if call // 2 % 2:
-            x = torch.randn(rows, size, generator=torch.Generator().manual_seed(call)).to(dtype)
-            y, weight = x + total, torch.arange(size) / 7
-            normed = sum_add_norm(x, parts[rank], weight, 1e-5, rooms)
-            assert torch.equal(x, y)
-            y = y.float()
-            torch.testing.assert_close(normed, (y * torch.rsqrt((y * y).mean(1, keepdim=True) + 1e-5) * weight).to(dtype))
-        else:
-            assert torch.equal(sum_over_ranks(parts[rank], rooms), total)
+        summed(rank, [torch.randn(rows, size, generator=each).to(dtype) for each in drawn], call, rooms)
+        if call % 4 < 2:  # one row that products post, between sums of one and more
+            posted(rank, drawn, call, rooms, dtype)
+
+
+def summed(rank: int, parts: list[torch.Tensor], call: int, rooms: Rooms) -> None:
+    (rows, size), dtype, total = parts[0].shape, parts[0].dtype, total_of(parts)
+    if call // 2 % 2:
+        x = torch.randn(rows, size, generator=torch.Generator().manual_seed(call)).to(dtype)
+        y, weight = x + total, torch.arange(size) / 7
+        normed = sum_add_norm(x, parts[rank], weight, 1e-5, rooms)
+        assert torch.equal(x, y)
+        torch.testing.assert_close(normed, normed_of(y, weight))
+    else:
+        assert torch.equal(sum_over_ranks(parts[rank], rooms), total)
+
+
+def posted(rank: int, drawn: list[torch.Generator], call: int, rooms: Rooms, dtype: torch.dtype) -> None:
+    outputs, inputs = (48, 30)[call % 2], (64, 40)[call // 2 % 2]
+    inputs_of, weights = ([torch.randn(count, inputs, generator=each).to(dtype) for each in drawn] for count in (1, outputs))
+    biases = [torch.randn(outputs, generator=each).to(dtype) if call % 3 else None for each in drawn]
+    scales = [torch.rand(outputs, generator=each) if call % 2 else None for each in drawn]
+    launch = one_row.Launch((2, 8)[call // 4 % 2], 16, 1)
+    told = [*zip(inputs_of, weights, biases, (launch,) * len(drawn), scales, strict=True)]
+    total, out = total_of([one_row.linear(*each) for each in told]), torch.empty(1, outputs, dtype=dtype)
+    post_linear(*told[rank][:2], rooms, *told[rank][2:])
+    if call % 4 == 0:
+        assert sum_of_posted(out, rooms) is out and torch.equal(out, total)
+        return
+    x = torch.randn(1, outputs, generator=drawn[0]).to(dtype)
+    y, weight = x + total, torch.arange(outputs) / 7
+    assert join_posted(x, out, weight, 1e-5, rooms) is out and torch.equal(x, y)
+    torch.testing.assert_close(out, normed_of(y, weight))
+
+
+def total_of(parts: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros(parts[0].shape)
+    for part in parts:
+        total += part.float()
+    return total.to(parts[0].dtype)
+
+
+def normed_of(y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = y.float()
+    return (wide * torch.rsqrt((wide * wide).mean(1, keepdim=True) + 1e-5) * weight).to(y.dtype)
 
 
 def channels_of(rank: int, ranks: int, path: str, number: int) -> tuple[Channels, torch.Tensor]:
