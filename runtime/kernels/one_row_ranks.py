@@ -15,7 +15,7 @@ from .one_row import best_for, planned
 from .one_row_kernels import begin, products, values_at
 from .one_row_launch import Launch
 from .over_ranks import Rooms
-from .over_ranks_kernels import _post
+from .over_ranks_kernels import _post, _room
 
 
 @entry
@@ -28,13 +28,16 @@ def linear_to_all(
     KIND: tl.constexpr = x.dtype.element_ty
     first = tl.program_id(0) * ROWS
     own = tl.minimum(first + tl.arange(0, ROWS), outputs - 1)
+    rooms = ()  # type: tuple
+    for other in tl.static_range(RANKS):
+        rooms = rooms + (_room(places, other),)
     block = begin(weight, own, SIZE, BLOCK, VECTOR, DEPENDENT)
     turn = tl.load(counted) + 1
     added = values_at(bias, own, BIASED)
     y = added + products(block, x, x, weight, scale, own, 0.0, SIZE, BLOCK, VECTOR, False, SCALED)
     at = ((turn & 1) * RANKS + RANK) * (tl.full((), 0, tl.int64) + rows) * words + first * KIND.primitive_bitwidth // 32
     for other in tl.static_range(RANKS):
-        _post(places, other, at, y.to(KIND), turn, outputs - first, ROWS)
+        _post(rooms[other], at, y.to(KIND), turn, outputs - first, ROWS)
 
 
 def post_linear(y: Tensor, weight: Tensor, rooms: Rooms, bias: Tensor | None = None, launch: Launch | None = None, weight_scale: Tensor | None = None) -> None:

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
-from .over_ranks_kernels import _awaited, _post
+from .over_ranks_kernels import _awaited, _post, _room
 
 PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most, to or from each rank
 
@@ -65,6 +65,7 @@ def post(
     """
     PER: tl.constexpr = 32 // numbers.dtype.element_ty.primitive_bitwidth
     to = FIRST + tl.program_id(1)
+    room = _room(places, to)
     turn = _next_turn(counted + to * PROGRAMS, DEPENDENT)
     read, lane, zero = _read_by(places, RANK, to, most, RANKS), tl.arange(0, PER * BLOCK), tl.full((), 0, tl.int64)
     for block in range(tl.program_id(0), rows * tl.cdiv(each, PER * BLOCK), tl.num_programs(0)):
@@ -72,7 +73,7 @@ def post(
         found = tl.load(numbers + (zero + row) * stride + start + lane, lane < count, other=0)
         while turn - 2 - tl.load(read, volatile=True) > 0:
             pass
-        _post(places, to, _at(block, RANK, turn, most, RANKS, BLOCK), found, turn, tl.cdiv(count, PER) * PER, PER * BLOCK)
+        _post(room, _at(block, RANK, turn, most, RANKS, BLOCK), found, turn, tl.cdiv(count, PER) * PER, PER * BLOCK)
 
 
 @entry
