@@ -100,13 +100,18 @@ class Table:
         self.say(f"{rows * WIDTH * 2 // 1024:6d} KB  {name:38}{found}  {'right' if right else 'WRONG'}")
 
     def others(self) -> None:
-        """What a step needs besides."""
+        """What a step needs besides: messages where they have the room, and NCCL."""
+        self._others("posted")
+        self.ranks._inwards = self.ranks._outwards = None
+        self._others("nccl")
+
+    def _others(self, way: str) -> None:
         last = torch.zeros(257, dtype=torch.int32, device=self.device)
         columns = 128_256
         for name, work in [("told, 257 tokens", lambda: self.ranks.told(last))] + [
-            (f"logits of {rows} rows", self._gather(rows, columns)) for rows in (1, 8, 64, 256)
+            (f"logits of {rows} rows", self._gather(rows, columns)) for rows in (1, 4, 8, 64, 256)
         ]:
-            self.say(f"{name:38}{self.timed(work, 20):9.1f}{self.graphed(work, 10):9.1f}")
+            self.say(f"{way:8}{name:30}{self.timed(work, 20):9.1f}{self.graphed(work, 10):9.1f}")
 
     def _gather(self, rows: int, columns: int) -> Work:
         part = torch.zeros(rows, columns // self.ranks.ranks, dtype=torch.bfloat16, device=self.device)

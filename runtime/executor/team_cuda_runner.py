@@ -33,7 +33,7 @@ class RankCudaRunner(CudaRunner):
         super().__init__(*args, **options)
 
     def forward(self, work: list[Work]) -> Tensor | None:
-        if self.last is not None and any(hi > seq.known for seq, _, hi in work):
+        if self.last is not None and (is_compiling() or any(hi > seq.known for seq, _, hi in work)):
             self.ranks.told(self.last)
         logits = self.computed(work) if work else None
         if work and not is_compiling():

@@ -13,8 +13,13 @@ from .ahead import entry
 @triton.jit
 def _normalised(x, weights, columns, inside, size, eps):
     """x: float32 [BLOCK], zero outside."""
-    scale = tl.rsqrt(tl.sum(x * x, 0) / size + eps)
-    return x * scale * tl.load(weights + columns, inside, other=0.0).to(tl.float32)
+    return _scaled(x, tl.load(weights + columns, inside, other=0.0).to(tl.float32), size, eps)
+
+
+@triton.jit
+def _scaled(x, weight, size, eps):
+    """weight: float32 [BLOCK]."""
+    return x * tl.rsqrt(tl.sum(x * x, 0) / size + eps) * weight
 
 
 @entry

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .norm import block_of
 from .one_row_launch import overlaps
-from .over_ranks_kernels import PROGRAMS, by_owners, to_all
+from .over_ranks_kernels import PROGRAMS, by_owners, of_all, to_all
 
 MOST = int(PROGRAMS)
 
@@ -101,6 +101,22 @@ def sum_add_norm(x: Tensor, part: Tensor, weight: Tensor, eps: float, rooms: Roo
     return out
 
 
+def sum_of_posted(out: Tensor, rooms: Rooms) -> Tensor:
+    """out [1, size] becomes the sum of what products of all ranks have posted (`one_row_ranks`): bits of `sum_over_ranks`."""
+    return _heard(out, out, out, 0.0, rooms, False)
+
+
+def join_posted(x: Tensor, out: Tensor, weight: Tensor, eps: float, rooms: Rooms) -> Tensor:
+    """x [1, size] += that sum, out becomes the norm of x: see `sum_add_norm`."""
+    return _heard(x, out, weight, eps, rooms, True)
+
+
+def _heard(states: Tensor, out: Tensor, weight: Tensor, eps: float, rooms: Rooms, normed: bool) -> Tensor:
+    sizes, size = rooms.sizes, out.shape[1]
+    of_all[(1,)](states, weight, out, rooms.places, rooms.counted, size, sizes.most, sizes.words, eps, **_told(rooms, out, normed))
+    return out
+
+
 def _calls(part: Tensor, out: Tensor, rooms: Rooms) -> Iterator[tuple[Tensor, Tensor]]:
     """What each call computes: no more rows than there is room for."""
     if len(part):
@@ -108,13 +124,15 @@ def _calls(part: Tensor, out: Tensor, rooms: Rooms) -> Iterator[tuple[Tensor, Te
 
 
 def _launch(rows: Tensor, states: Tensor, weight: Tensor, out: Tensor, eps: float, rooms: Rooms, normed: bool) -> None:
-    sizes, size, overlap = rooms.sizes, rows.shape[1], overlaps(rows.device)
-    block, warps = block_of(size)
-    told: dict[str, Any] = {
-        "RANK": rooms.rank, "RANKS": sizes.ranks, "BLOCK": block, "NORMED": normed, "DEPENDENT": overlap, "num_warps": warps,
-    } | ({"launch_pdl": True} if overlap else {})  # fmt: skip
+    sizes, size, told = rooms.sizes, rows.shape[1], _told(rooms, rows, normed)
     grid, strides = (min(len(rows), MOST),), (rows.stride(0), states.stride(0), len(rows), size)
     if rooms.few(rows):
         to_all[grid](rows, states, weight, out, rooms.places, rooms.counted, *strides, sizes.most, sizes.words, eps, **told)
     else:
         by_owners[grid](rows, states, weight, out, rooms.owned, rooms.counted, *strides, sizes.slots, sizes.words, eps, **told)
+
+
+def _told(rooms: Rooms, rows: Tensor, normed: bool) -> dict[str, Any]:
+    overlap, (block, warps) = overlaps(rows.device), block_of(rows.shape[1])
+    told = {"RANK": rooms.rank, "RANKS": rooms.sizes.ranks, "BLOCK": block, "NORMED": normed, "DEPENDENT": overlap, "num_warps": warps}
+    return told | ({"launch_pdl": True} if overlap else {})

@@ -4,8 +4,9 @@ Numbers travel as messages of 64 bits: 32 bits of them and beside these the turn
 without a fence. Every call of any of these kernels is a turn, the same on all ranks.
 
 Messages to all lie apart by the turn's parity: a rank in turn t has heard in t - 1 of every other, directly or through owners, which therefore have ended
-t - 2. Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums need not either: an owner
-has heard everybody's turn t before it sends one.
+t - 2. It is the same where products post a row to all and a kernel behind them waits (`of_all`): they begin when this rank's kernel of turn t - 1 has ended.
+Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums need not either: an owner has heard
+everybody's turn t before it sends one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
-from .norm import _normalised
+from .norm import _normalised, _scaled
 
 PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most; each waits for its like on other ranks alone
 
@@ -39,25 +40,30 @@ def _begin(counted, DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def _post(places, rank, at, numbers, turn, size, BLOCK: tl.constexpr):
-    """Numbers [BLOCK], of 32 bits or two by two of 16, to a rank. places: addresses of all ranks' int64; at: where there."""
+def _room(places, rank):
+    """places: addresses of all ranks' int64."""
+    return tl.multiple_of(tl.load(places + rank), 16).to(tl.pointer_type(tl.int64))
+
+
+@triton.jit
+def _post(room, at, numbers, turn, size, BLOCK: tl.constexpr):
+    """Numbers [BLOCK], of 32 bits or two by two of 16, to a rank's room. at: where there."""
     if numbers.dtype.primitive_bitwidth == 32:
         words, columns, length = numbers.to(tl.int32, bitcast=True), tl.arange(0, BLOCK), size
     else:
         low, high = tl.split(tl.reshape(numbers.to(tl.int16, bitcast=True), (BLOCK // 2, 2)))
         words, columns, length = (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16), tl.arange(0, BLOCK // 2), size // 2
     messages = (words.to(tl.int64) & 0xFFFFFFFF) | (turn.to(tl.int64) << 32)
-    theirs = tl.multiple_of(tl.load(places + rank), 16).to(tl.pointer_type(tl.int64))
-    tl.store(theirs + at + columns, messages, columns < length)
+    tl.store(room + at + columns, messages, columns < length)
 
 
 @triton.jit
 def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """float32 [BLOCK], zeros behind `size`: what was posted to this rank in this turn."""
+    """KIND [BLOCK], zeros behind `size`: what was posted to this rank in this turn."""
     each: tl.constexpr = 32 // KIND.primitive_bitwidth
     columns = tl.arange(0, BLOCK // each)
     there, nothing = columns < size // each, turn.to(tl.int64) << 32
-    come = tl.multiple_of(tl.load(places + rank), 16).to(tl.pointer_type(tl.int64)) + at + columns
+    come = _room(places, rank) + at + columns
     messages = tl.load(come, there, other=nothing, volatile=True)
     while tl.sum(((messages >> 32).to(tl.int32) != turn).to(tl.int32), 0) > 0:
         messages = tl.load(come, there, other=nothing, volatile=True)
@@ -67,7 +73,7 @@ def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constex
     else:
         pairs = tl.join(words.to(tl.int16), (words >> 16).to(tl.int16))
         numbers = tl.reshape(pairs, (BLOCK,)).to(KIND, bitcast=True)
-    return numbers.to(tl.float32)
+    return numbers
 
 
 @triton.jit
@@ -79,7 +85,7 @@ def _total(parts, places, row, part_stride, at, apart, turn, size, RANK: tl.cons
         if other == RANK:
             total += tl.load(parts + row * part_stride + columns, columns < size, other=0.0).to(tl.float32)
         else:
-            total += _awaited(places, RANK, at + other * apart, turn, size, parts.dtype.element_ty, BLOCK)
+            total += _awaited(places, RANK, at + other * apart, turn, size, parts.dtype.element_ty, BLOCK).to(tl.float32)
     return total
 
 
@@ -113,10 +119,64 @@ def to_all(
         part = tl.load(parts + (zero + row) * part_stride + columns, columns < size, other=0.0)
         for other in tl.static_range(RANKS):
             if other != RANK:
-                _post(places, other, side + RANK * apart + row * words, part, turn, size, BLOCK)
+                _post(_room(places, other), side + RANK * apart + row * words, part, turn, size, BLOCK)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         total = _total(parts, places, zero + row, part_stride, side + row * words, apart, turn, size, RANK, RANKS, BLOCK)
         _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, parts.dtype.element_ty)
+
+
+@triton.jit
+def _all_there(own, at, apart, turn, size, KIND: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """float32 [BLOCK]: the sum of all ranks' posts in their order. Those of all are under way at the same time, until all are of this turn."""
+    EACH: tl.constexpr = 32 // KIND.primitive_bitwidth
+    columns = tl.arange(0, BLOCK // EACH)
+    there, nothing = columns < size // EACH, turn.to(tl.int64) << 32
+    first, second = tl.zeros((BLOCK // EACH,), tl.float32), tl.zeros((BLOCK // EACH,), tl.float32)
+    missing = 1
+    while missing > 0:
+        posts = ()  # type: tuple
+        for other in tl.static_range(RANKS):
+            posts = posts + (tl.load(own + at + other * apart + columns, there, other=nothing, volatile=True),)
+        first, second = tl.zeros((BLOCK // EACH,), tl.float32), tl.zeros((BLOCK // EACH,), tl.float32)
+        late = tl.zeros((BLOCK // EACH,), tl.int32)
+        for other in tl.static_range(RANKS):
+            late += ((posts[other] >> 32).to(tl.int32) != turn).to(tl.int32)
+            words = posts[other].to(tl.int32)
+            if EACH == 1:
+                first += words.to(KIND, bitcast=True).to(tl.float32)
+            else:
+                first += words.to(tl.int16).to(KIND, bitcast=True).to(tl.float32)
+                second += (words >> 16).to(tl.int16).to(KIND, bitcast=True).to(tl.float32)
+        missing = tl.sum(late, 0)
+    if EACH == 1:
+        total = first
+    else:
+        total = tl.reshape(tl.join(first, second), (BLOCK,))
+    return total
+
+
+@entry
+@triton.jit
+def of_all(
+    states, weights, out, places, counted, size, rows, words, eps,
+    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Waits for one row that products of all ranks post (`one_row_ranks`), this one's too; then as `to_all`, whose places they are. Grid (1,)."""
+    columns, own = tl.arange(0, BLOCK), _room(places, RANK)
+    inside = columns < size
+    if NORMED:
+        weight = tl.load(weights + columns, inside, other=0.0).to(tl.float32)
+    turn = _begin(counted, DEPENDENT)
+    if NORMED:
+        state = tl.load(states + columns, inside, other=0.0).to(tl.float32)
+    apart = (tl.full((), 0, tl.int64) + rows) * words
+    total = _all_there(own, (turn & 1) * RANKS * apart, apart, turn, size, out.dtype.element_ty, RANKS, BLOCK).to(out.dtype.element_ty)
+    if NORMED:
+        stored = (state + total.to(tl.float32)).to(states.dtype.element_ty)
+        tl.store(states + columns, stored, inside)
+        tl.store(out + columns, _scaled(stored.to(tl.float32), weight, size, eps), inside)
+    else:
+        tl.store(out + columns, total, inside)
 
 
 @triton.jit
@@ -147,15 +207,15 @@ def by_owners(
         owner = _owner(row, RANKS)
         if owner != RANK:
             part = tl.load(parts + (zero + row) * part_stride + columns, columns < size, other=0.0)
-            _post(places, owner, RANK * apart + (zero + _slot(row, RANKS)) * words, part, turn, size, BLOCK)
+            _post(_room(places, owner), RANK * apart + (zero + _slot(row, RANKS)) * words, part, turn, size, BLOCK)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         if _owner(row, RANKS) == RANK:
             total = _total(parts, places, zero + row, part_stride, (zero + _slot(row, RANKS)) * words, apart, turn, size, RANK, RANKS, BLOCK)
             for other in tl.static_range(RANKS):
                 if other != RANK:
-                    _post(places, other, sums + (zero + row) * words, total.to(kind), turn, size, BLOCK)
+                    _post(_room(places, other), sums + (zero + row) * words, total.to(kind), turn, size, BLOCK)
             _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, kind)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         if _owner(row, RANKS) != RANK:
-            total = _awaited(places, RANK, sums + (zero + row) * words, turn, size, kind, BLOCK)
+            total = _awaited(places, RANK, sums + (zero + row) * words, turn, size, kind, BLOCK).to(tl.float32)
             _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, kind)

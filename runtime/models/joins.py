@@ -65,7 +65,7 @@ class RmsJoin:
         if isinstance(delta, Spread):
             return delta.join(x, norm.weight, norm.eps)
         if isinstance(delta, Unsummed):
-            return delta.ranks.joined(x, delta.part, norm.weight, norm.eps)
+            return delta.joined(x, norm.weight, norm.eps)
         if isinstance(delta, Underway):
             return delta.joined(x, lambda x, piece, out: add_rms_norm(x, piece, norm.weight, norm.eps, out))
         return add_rms_norm(x, delta, norm.weight, norm.eps)  # type: ignore[arg-type]

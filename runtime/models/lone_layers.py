@@ -11,6 +11,8 @@ from ..kernels import one_row, one_row_heads
 from ..kernels.activation import activate
 from ..kernels.few_bits_packed import Packed
 from ..kernels.join import NormWeights
+from ..kernels.one_row_ranks import post_linear
+from ..kernels.over_ranks import Rooms, join_posted, sum_of_posted
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear, Fp8Linear
 from .experts import ExpertsPart
@@ -34,7 +36,7 @@ class LoneLayer:
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         layer, block, overlap = self.layer, self.layer.block, one_row.overlaps(x.device)
         y = layer.entry(x, delta, overlap)
-        mixed = waiting(output_of(layer), _mixed(layer, y, None, step))
+        mixed = waiting(output_of(layer), _mixed(layer, y, None, step), not block.layer.norms.parallel)
         if block.layer.norms.parallel:
             return x, (mixed, _fed(layer, layer.middle(x, None, overlap), step))
         return x, _fed(layer, layer.middle(x, mixed, overlap), step)
@@ -104,7 +106,7 @@ def _fed(layer: Foldable, y: Tensor, step: Step) -> Tensor | Unsummed:
     """What the feedforward network adds, of y [1, hidden], normed."""
     if layer.experts is not None:
         return layer.experts(y, step.batch.slots, overlap=one_row.overlaps(y.device))
-    return waiting(layer.block.dense.down, _inner(layer.block.dense, y, None))
+    return waiting(layer.block.dense.down, _inner(layer.block.dense, y, None), not layer.block.layer.norms.parallel)
 
 
 def output_of(layer: Foldable) -> Linear:
@@ -119,9 +121,30 @@ def lone(product: Linear) -> bool:
     return type(product) in KINDS or (isinstance(product, FewBitsLinear) and product.folds and one_row.takes(product.packed))
 
 
-def waiting(product: Linear, y: Tensor) -> Tensor | Unsummed:
-    """y [1, in] -> [1, out], see `over_ranks.pending`."""
-    return Unsummed(times(product.product, y), product.ranks) if isinstance(product, Summed) else times(product, y)
+@dataclass(frozen=True, slots=True)
+class Posted(Unsummed):
+    """What all ranks' products have sent to all; `part` is where the sum goes, or its norm. It is taken before ranks add up anything else."""
+
+    rooms: Rooms
+
+    def sum(self) -> Tensor:
+        return sum_of_posted(self.part, self.rooms)
+
+    def joined(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return join_posted(x, self.part, weight, eps, self.rooms)
+
+
+def waiting(product: Linear, y: Tensor, next_sum: bool) -> Tensor | Unsummed:
+    """y [1, in] -> [1, out], see `over_ranks.pending`. next_sum: what ranks add up next is this."""
+    if not isinstance(product, Summed):
+        return times(product, y)
+    weight, scale = read(product.product)
+    if next_sum and isinstance(weight, Tensor):
+        out = y.new_empty(1, len(weight))
+        if (rooms := product.ranks.rooms(out)) is not None:
+            post_linear(y, weight, rooms, product.product.bias, weight_scale=scale)
+            return Posted(out, product.ranks, rooms)
+    return Unsummed(times(product.product, y), product.ranks)
 
 
 def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:

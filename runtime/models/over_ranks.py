@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from ..layers.linear import Linear
+
+if TYPE_CHECKING:
+    from ..kernels.over_ranks import Rooms
 
 
 class Sums(Protocol):
@@ -20,6 +23,9 @@ class Sums(Protocol):
 
     def joined(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x += the sum of the ranks' parts, in place; then as `kernels.norm.rms_norm` of x. On a GPU."""
+
+    def rooms(self, out: Tensor) -> Rooms | None:
+        """Where products of one row send their parts of the sum `out` [1, size] themselves, on a GPU; None: they give them."""
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
@@ -76,7 +82,8 @@ class Gathered(OverRanks):
         return self.ranks.gathered(part, self.columns)
 
 
-class Unsummed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unsummed:
     """[T, size], of which each rank has a part."""
 
     part: Tensor
@@ -84,6 +91,10 @@ class Unsummed(NamedTuple):
 
     def sum(self) -> Tensor:
         return self.ranks.summed(self.part)
+
+    def joined(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Sums`."""
+        return self.ranks.joined(x, self.part, weight, eps)
 
 
 @dataclass(frozen=True, slots=True)

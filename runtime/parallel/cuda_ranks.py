@@ -14,8 +14,11 @@ from torch import Tensor
 
 from ..kernels.ahead import is_compiling
 from ..kernels.norm import add_rms_norm
+from ..kernels.one_way import MOST as CHANNELS
+from ..kernels.one_way import Channels, gather, messages, tell
 from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
-from .algorithms import ORDERED, Algorithm, algorithm, beside, limits, pieces, told
+from .algorithms import ORDERED, TOLD, Algorithm, algorithm, beside, limits, pieces, told
+from .algorithms import gathered as most_gathered
 from .ranks import LIMIT
 from .stages import Place
 
@@ -58,11 +61,13 @@ class CudaRanks:
         self.group_beside = self.group
         if (ctas := beside(self.ranks).ctas) is not None and self.ranks > 1 and not deterministic:
             self.group_beside = self._new_group(ranks, ctas)
-        self.why = _unreachable(device, ranks) or (None if suits(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
+        far = _unreachable(device, ranks)
+        self.why = far or (None if suits(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
         self._memory: list[Any] = []
         self._beside = torch.cuda.Stream(device, priority=-1)  # a sum begins with the next multiprocessors that become free
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
+            self._inwards, self._outwards = (None if far or self.ranks == 1 else self._channels(size) for size in (most_gathered(self.ranks), TOLD))
             dist.barrier(device_ids=[device.index])
 
     def _new_group(self, ranks: int, ctas: int | None = None) -> dist.ProcessGroup:
@@ -98,6 +103,12 @@ class CudaRanks:
         sizes, first = Sizes(self.ranks, width, dtype.itemsize, few, rows), self.place.stage * self.ranks
         places = self.share(sizes.bytes)[1][first : first + self.ranks].contiguous()
         return Rooms(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32, device=self.device))
+
+    def _channels(self, size: int) -> Channels:
+        """size: bytes of one rank at most."""
+        most, first = messages(size), self.place.stage * self.ranks
+        places = self.share(Channels.bytes_for(self.ranks, most))[1][first : first + self.ranks].contiguous()
+        return Channels(self.rank, self.ranks, most, places, torch.zeros(self.ranks, CHANNELS, dtype=torch.int32, device=self.device))
 
     def algorithm(self, x: Tensor) -> Algorithm:
         return algorithm(self.ranks, x.numel() * x.itemsize, self._rooms is not None, self._deterministic)
@@ -148,9 +159,16 @@ class CudaRanks:
 
         return awaited
 
+    def rooms(self, out: Tensor) -> Rooms | None:
+        """Where products of one row send their parts of the sum `out` themselves; None: they give them."""
+        posts = self._rooms is not None and not self._measuring and self.algorithm(out) == "push" and self._rooms.few(out)
+        return self._rooms if posts else None
+
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
         each = -(-columns // self.ranks)
+        if not self._measuring and self._inwards is not None and self._inwards.holds(len(x), each, x.itemsize):
+            return gather(x, columns, self._inwards)
         if x.shape[1] < each:
             x = torch.nn.functional.pad(x, (0, each - x.shape[1]))
         if self._measuring:
@@ -161,8 +179,12 @@ class CudaRanks:
         return x if parts is None else parts.transpose(0, 1).reshape(len(x), -1)[:, :columns].contiguous()
 
     def told(self, x: Tensor) -> None:
-        """x becomes rank 0's x."""
-        if self.ranks > 1 and not (self._measuring or is_compiling()):
+        """x [n] becomes rank 0's x."""
+        if self.ranks == 1 or self._measuring:
+            return
+        if self._outwards is not None and self._outwards.holds(1, len(x), x.itemsize):
+            tell(x, self._outwards)
+        elif not is_compiling():
             dist.broadcast(x, group_src=0, group=self.group)
 
     def told_of(self) -> str:

@@ -57,6 +57,9 @@ class Ranks:
         total = self.summed(x)
         return lambda: total
 
+    def rooms(self, out: Tensor) -> None:
+        """See `Sums`."""
+
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x.
 

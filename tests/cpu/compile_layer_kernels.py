@@ -49,8 +49,11 @@ from sgl.runtime.kernels import (
     one_row_bits_kernels,
     one_row_heads,
     one_row_kernels,
+    one_row_ranks,
     one_row_states,
     one_row_tensor_kernels,
+    one_way,
+    one_way_kernels,
     over_ranks_kernels,
     quantize,
     recurrent,
@@ -129,6 +132,15 @@ def sums_over_ranks() -> None:
         types |= dict.fromkeys(("part_stride", "count", "rows", "slots", "words"), "i32")
         for kernel in (over_ranks_kernels.to_all, over_ranks_kernels.by_owners):
             check(kernel, max(1, min(block // 512, 16)), types, RANK=1, RANKS=ranks, BLOCK=block, NORMED=normed, DEPENDENT=normed)
+        check(over_ranks_kernels.of_all, max(1, min(block // 512, 16)), types, RANK=1, RANKS=ranks, BLOCK=block, NORMED=normed, DEPENDENT=normed)
+        cut = {"SIZE": 3584, "BLOCK": 2048, "VECTOR": 8, "SCALED": normed, "BIASED": not normed, "DEPENDENT": normed}
+        products = types | dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"scale": "*fp32"}
+        check(one_row_ranks.linear_to_all, 8, products, RANK=1, RANKS=ranks, ROWS=2 if normed else 4, **cut)
+    way = dict.fromkeys(("stride", "rows", "each", "columns", "most"), "i32") | {"places": "*i64", "counted": "*i32"}
+    for kind, ranks in (("bf16", 4), ("i32", 2), ("fp32", 8)):
+        types, sizes = way | dict.fromkeys(("numbers", "own", "out"), f"*{kind}"), {"RANKS": ranks, "BLOCK": one_way.BLOCK, "DEPENDENT": True}
+        check(one_way_kernels.post, one_way.WARPS, types, RANK=0 if kind == "i32" else 1, FIRST=int(kind == "i32"), **sizes)
+        check(one_way_kernels.take, one_way.WARPS, types, RANK=1 if kind == "i32" else 0, **sizes)
     numbers = dict.fromkeys(("side", "room", "first", "turn", "wanted", "count"), "i32") | {"numbers": "*i32", "reads": "*i32", "out": "*i32", "rooms": "*i64", "turns": "*i64"}
     for kernel in (mailbox._post, mailbox._take):
         check(kernel, 8, numbers, BLOCK=mailbox.BLOCK)

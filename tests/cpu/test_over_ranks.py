@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("what, ranks", [("sums", 2), ("sums", 3), ("letters", 2)])
+@pytest.mark.parametrize("what, ranks", [("sums", 2), ("sums", 3), ("letters", 2), ("ways", 2), ("ways", 3)])
 def test_what_ranks_write_to_each_other(tmp_path, what, ranks):
     file = tmp_path / "memory"
     file.write_bytes(bytes(1 << 20))

@@ -20,7 +20,7 @@ from family_cases import write_family
 from family_checks import close, prompt
 from ranks_rig import CPU
 from rig import Rig, Row
-from turns import TurnRanks, Turns
+from turns import PostingRanks, TurnRanks, Turns
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.kernels import one_row
@@ -69,9 +69,9 @@ class Shuffled:
 
 
 def steps_of_ranks(
-    path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain
+    path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain, meet: Any = TurnRanks
 ) -> tuple[list[torch.Tensor], Any]:
-    """Rank 0's logits of each step's every row, and its model. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU."""
+    """Rank 0's logits of each step's every row, and its model. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU.  meet: makes what a rank adds up by."""
     turns, found, errors = Turns(2), {}, []
 
     def compute(rank: int) -> None:
@@ -80,7 +80,7 @@ def steps_of_ranks(
                 model = load_share(path, dtype, CPU, Split(rank, 2, whole))
                 lay(model)
                 rows: dict[int, Row] = {}
-                rig = checks.FusedRig(path, dtype, model=joined(model, TurnRanks(rank, turns)), attention="torch_native")
+                rig = checks.FusedRig(path, dtype, model=joined(model, meet(rank, turns)), attention="torch_native")
                 logits = []
                 with torch.inference_mode():
                     for number, step in enumerate(work):
@@ -130,6 +130,30 @@ def test_two_ranks_advance_the_states_that_one_advances(case: str, tmp_path: Pat
     for ours, asked in zip(found, expected, strict=True):
         close(ours.float(), asked, 1e-4, case)
     assert any(isinstance(layer, StateLayer) for layer in model.course.layers) != (case == "mamba 2")
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen2", "gemma2", "lfm2", "gpt_neox"])
+def test_products_of_one_row_send_their_parts_themselves(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To norms behind sums and to norms of sums, with biases; the last family has two branches whose sums would come between."""
+    path, made = write_family(case, tmp_path), []
+    row = Row(prompt(open_checkpoint(path).model.vocab_size)[:9])
+    work = [[(row, 5)], *([(row, 1)] for _ in range(3))]
+    rig = Rig(path, attention="torch_native")
+    expected = [rig.step(step, every_row=True) for step in work]
+    monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
+    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    PostingRanks.patch(monkeypatch)
+
+    def meet(rank: int, turns: Turns) -> PostingRanks:
+        made.append(PostingRanks(rank, turns))
+        return made[-1]
+
+    found, model = steps_of_ranks(path, work, meet=meet)
+    for ours, asked in zip(found, expected, strict=True):
+        close(ours.float(), asked, 1e-4, case)
+    products = sum(layer.mixer is not None for layer in model.layers) + sum(layer.ffn is not None for layer in model.layers)
+    assert [ranks.posts for ranks in made] == [0 if case == "gpt_neox" else 3 * products] * 2
 
 
 @pytest.mark.parametrize("case", ["qwen3 moe", "gpt-oss", "deepseek v2", "llama 4", "qwen2 moe"])

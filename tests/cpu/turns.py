@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
+from sgl.runtime.kernels import over_ranks
 from sgl.runtime.kernels.norm import add_rms_norm
+from sgl.runtime.kernels.over_ranks import MOST, Rooms, Sizes
+from sgl.runtime.models import lone_layers
 from sgl.runtime.parallel import algorithms
 
 
@@ -23,6 +28,7 @@ class Turns:
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.turn, self.laid = ranks, threading.Condition(), {}
+        self.memory: list[torch.Tensor] = []  # that all ranks write to
 
     def all(self, number: int, rank: int, x: torch.Tensor) -> list[torch.Tensor]:
         laid = self.laid.setdefault(number, {})
@@ -64,9 +70,49 @@ class TurnRanks:
 
         return awaited
 
+    def rooms(self, out: torch.Tensor) -> Rooms | None:
+        """None: products give their parts."""
+        return None
+
     def gathered(self, x: torch.Tensor, columns: int) -> torch.Tensor:
         parts = self._all(x)
         return torch.cat(parts, 1)[:, :columns] if self.rank == 0 else x
 
     def told(self, x: torch.Tensor) -> None:
         x.copy_(self._all(x)[0])
+
+
+@dataclass(frozen=True)
+class TurnRooms(Rooms):
+    owner: TurnRanks
+
+
+class PostingRanks(TurnRanks):
+    """Products of one row send their parts to all."""
+
+    def __init__(self, rank: int, turns: Turns) -> None:
+        super().__init__(rank, turns)
+        self.posts, self._rooms = 0, None
+
+    def rooms(self, out: torch.Tensor) -> Rooms:
+        self.posts += 1
+        if self._rooms is None:
+            sizes, turns = Sizes(self.ranks, out.shape[1], out.itemsize, 1, 1), self._turns
+            turns.memory = turns.memory or [torch.zeros(sizes.bytes // 8, dtype=torch.int64) for _ in range(self.ranks)]
+            places = torch.tensor([each.data_ptr() for each in turns.memory])
+            self._rooms = TurnRooms(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32), self)
+        return self._rooms
+
+    @staticmethod
+    def patch(monkeypatch: Any) -> None:
+        """Who waits lets the others post first."""
+
+        def waits(name: str) -> Any:
+            def call(*args: Any) -> Any:
+                args[-1].owner._all(torch.zeros(0))
+                return getattr(over_ranks, name)(*args)
+
+            return call
+
+        for name in ("sum_of_posted", "join_posted"):
+            monkeypatch.setattr(lone_layers, name, waits(name))
