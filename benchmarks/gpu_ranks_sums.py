@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from sgl.runtime.kernels import one_row
 from sgl.runtime.kernels.norm import add_rms_norm
-from sgl.runtime.kernels.over_ranks import Rooms, sum_add_norm, sum_over_ranks
+from sgl.runtime.kernels.one_row_ranks import post_linear
+from sgl.runtime.kernels.over_ranks import Rooms, join_posted, sum_add_norm, sum_over_ranks
 from sgl.runtime.parallel import cuda_ranks
 from sgl.runtime.parallel.algorithms import MB, Limits
 
@@ -43,6 +45,7 @@ class Table:
             for rows in ROWS:
                 for name, work, right in self.ways(rows):
                     self.row(name, rows, work, right)
+            self.products()
             self.others()
 
     def ways(self, rows: int) -> Iterator[tuple[str, Work, bool]]:
@@ -98,6 +101,23 @@ class Table:
         except RuntimeError as error:
             found = f"  {str(error)[:60]}"
         self.say(f"{rows * WIDTH * 2 // 1024:6d} KB  {name:38}{found}  {'right' if right else 'WRONG'}")
+
+    def products(self) -> None:
+        """Of one row, with the sum, addition and norm behind them: given to the sum, and sent by themselves."""
+        rooms = self.ranks._rooms
+        for inputs in (4096 // self.ranks.ranks, 14_336 // self.ranks.ranks) if rooms is not None else ():
+            y, weight = (torch.randn(count, inputs, device=self.device).to(torch.bfloat16) for count in (1, WIDTH))
+            state, norm = (torch.zeros(count, WIDTH, dtype=torch.bfloat16, device=self.device) for count in (1, 1))
+
+            def given(y=y, weight=weight, state=state, norm=norm) -> None:
+                sum_add_norm(state, one_row.linear(y, weight), norm[0], 1e-5, rooms)
+
+            def sent(y=y, weight=weight, state=state, norm=norm) -> None:
+                post_linear(y, weight, rooms)
+                join_posted(state, torch.empty_like(state), norm[0], 1e-5, rooms)
+
+            for name, work in (("given", given), ("sent", sent)):
+                self.say(f"product of {inputs} inputs, {name:20}{self.timed(work, 20):9.1f}{self.graphed(work, 20):9.1f}")
 
     def others(self) -> None:
         """What a step needs besides: messages where they have the room, and NCCL."""
