@@ -63,7 +63,7 @@ class TritonAttention(OnePool):
         _require(pool, shape)
         self.pool, self.shape, self.page_size, self.deterministic = pool, shape, page_size, deterministic
         self.decode_tile, self.prefill_tile = tiles_for(pool, shape, deterministic)
-        self.lone_tile = replace(self.decode_tile, warps=2) if pool.k.dtype.itemsize == 2 else self.decode_tile
+        self.lone_tile = replace(self.decode_tile, warps=2, merged=16) if pool.k.dtype.itemsize == 2 else self.decode_tile
         self.most = 1 << (max_running - 1).bit_length()
         self._viewed: Tensor | None = None
         alike = {"scale": shape.scale, "softcap": shape.softcap}
