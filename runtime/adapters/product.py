@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -113,7 +113,6 @@ class Adapted(Linear):
     """A product of the base with what adapters add to it. base: computes the product itself, as without adapters."""
 
     __slots__ = ("base", "law", "site")
-    in_pieces: ClassVar[bool] = False  # the law knows rows by their number in the step
 
     def __init__(self, base: Linear, site: Site, law: Law) -> None:
         super().__init__(base.weight, base.bias)

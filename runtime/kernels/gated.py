@@ -53,18 +53,14 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def gate_up(x: Tensor, weight: Tensor, name: str = "silu", beside: bool = False) -> Tensor:
-    """x [T, hidden], weight [2 inner, hidden] with gate above up -> activation(gate) * up, [T, inner], rounded once.
-
-    beside: something else holds multiprocessors meanwhile. A program for each tile goes wherever there is room; of a few that
-    share the tiles out, those that found none would begin when all others are done.
-    """
+def gate_up(x: Tensor, weight: Tensor, name: str = "silu") -> Tensor:
+    """x [T, hidden], weight [2 inner, hidden] with gate above up -> activation(gate) * up, [T, inner], rounded once."""
     rows, inputs = x.shape
     inner = weight.shape[0] // 2
     y = x.new_empty(rows, inner)
     if rows:
         tiles = triton.cdiv(rows, ROWS) * triton.cdiv(inner, OUTPUTS)
-        _gated[(tiles if beside else min(tiles, processors(x.device)),)](
+        _gated[(min(tiles, processors(x.device)),)](
             TensorDescriptor.from_tensor(aligned(x), [ROWS, DEPTH]),
             TensorDescriptor.from_tensor(weight, [OUTPUTS, DEPTH]),
             TensorDescriptor.from_tensor(y, [ROWS, OUTPUTS]),

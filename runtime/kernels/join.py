@@ -83,16 +83,16 @@ def _join(
 def join(
     x: Tensor, delta: Tensor | None, *, other: Tensor | None = None, after: NormWeights | None = None,
     before: NormWeights | None = None, branch: float = 1.0, scalar: Tensor | None = None, of_sum: bool = False,
-    overlap: bool = False, out: Tensor | None = None,
+    overlap: bool = False,
 ) -> Tensor:  # fmt: skip
     """x = (x + branch * after(delta + other)) * scalar in place, or after(x + branch * delta) * scalar with `of_sum`;
     returns before(x), [T, size] contiguous, or x itself where `before` is None.
 
     x, delta, other: [T, size], rows contiguous.  scalar: float32 [1].  Without delta x stays as it is.
-    overlap: the kernel may start under the tail of the one before (see `one_row`).  out: where before(x) is put; None: in new memory.
+    overlap: the kernel may start under the tail of the one before (see `one_row`).
     """
     (rows, size), none = x.shape, x
-    y = x if before is None else torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+    y = x if before is None else torch.empty_like(x, memory_format=torch.contiguous_format)
     if not rows or (delta is None and before is None):
         return y
     block, warps = block_of(size)

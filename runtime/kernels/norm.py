@@ -68,10 +68,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return y
 
 
-def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """x += delta in place, then as `rms_norm` of x, in `out` if given. x, delta: [T, size], rows contiguous."""
+def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x += delta in place, then as `rms_norm` of x. x, delta: [T, size], rows contiguous."""
     rows, size = x.shape
-    y = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if rows:
         block, warps = block_of(size)
         _add_rms_norm[(rows,)](

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,13 +29,11 @@ class Linear:
 
     scale: float32 [out], what a weight of float8 is to be multiplied with; None for the others.
     coded: the weight as it was loaded, in few bits; then `weight` is only its shape, until a transform has chosen what computes.
-    in_pieces: rows may as well be multiplied some after others, which costs little more than all at once.
     Of a head that is tied to an embedding it is the embedding's table.
     """
 
     __slots__ = ("bias", "coded", "weight")
     scale: Tensor | None = None
-    in_pieces: ClassVar[bool] = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias

@@ -11,13 +11,13 @@ from ..quantization import FewBitsLinear
 from .feedforward import GatedPart, PlainPart
 
 
-def inner_of(ffn: GatedPart | PlainPart, y: Tensor, beside: bool = False) -> Tensor:
-    """y [T, hidden] -> [T, inner], what `down` takes. beside: see `gated.gate_up`."""
+def inner_of(ffn: GatedPart | PlainPart, y: Tensor) -> Tensor:
+    """y [T, hidden] -> [T, inner], what `down` takes."""
     if isinstance(ffn, PlainPart):
         return activate(ffn.up(y), ffn.part.activation)
     gate_up, name = ffn.gate_up, ffn.part.activation
     if type(gate_up) is Linear and gate_up.bias is None and gated.suits(y, gate_up.weight):
-        return gated.gate_up(y, gate_up.weight, name, beside)
+        return gated.gate_up(y, gate_up.weight, name)
     if isinstance(gate_up, FewBitsLinear) and gate_up.gates(y):
         return gate_up.gated(y, name)
     return activate_gated(gate_up(y), name)

@@ -24,7 +24,7 @@ from .gpu_feedforward import inner_of
 from .gpu_states import StateMixer, mixer_of
 from .joins import AnyJoin, Pending, between, exact_in, weights_of, within
 from .mixer import Step as LawStep
-from .over_ranks import Underway, Unsummed, cut, pending, summing
+from .over_ranks import Unsummed, pending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -211,25 +211,8 @@ def behind_mixer(layer: Around, x: Tensor, mixed: Tensor, slots: Tensor) -> Pend
     assert block.mixer is not None and block.mixer.output is not None
     if block.layer.norms.parallel:
         return pending(block.mixer.output, mixed), _fed(layer, layer.middle(x, None), slots)
-    if layer.experts is None and (rows := _through(block, x)):
-        return _fed_in_pieces(layer, x, Underway.of(block.mixer.output, ((each, mixed[each]) for each in rows)))
-    y = layer.middle(x, summing(block.mixer.output, mixed, x))
-    if layer.experts is not None:
-        return layer.experts.spread(y, slots, overlap=overlaps(y.device))
-    return summing(block.dense.down, inner_of(block.dense, y), x)
-
-
-def _through(block: Block, x: Tensor) -> Sequence[slice]:
-    """Rows of x that go from one sum over ranks to the next piece by piece; (): they do not."""
-    dense = block.dense
-    assert block.mixer is not None and block.mixer.output is not None
-    return cut(block.mixer.output, x) if getattr(dense, dense.into).in_pieces and cut(dense.down, x) else ()
-
-
-def _fed_in_pieces(layer: Around, x: Tensor, delta: Underway) -> Underway:
-    """x += delta; what the feedforward network adds, whose products run while the sums of other pieces are taken."""
-    dense = layer.block.dense
-    return Underway.of(dense.down, ((rows, inner_of(dense, layer.middle(x[rows], piece), beside=True)) for rows, piece in delta))
+    y = layer.middle(x, pending(block.mixer.output, mixed))
+    return _fed(layer, y, slots) if layer.experts is None else layer.experts.spread(y, slots, overlap=overlaps(y.device))
 
 
 def _fed(layer: Around, y: Tensor, slots: Tensor) -> Tensor | Unsummed:

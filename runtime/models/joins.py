@@ -13,13 +13,13 @@ from ..kernels.few_bits import Readied
 from ..kernels.join import NormWeights, join
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..layers.norm import LayerNorm, RMSNorm
-from .over_ranks import Underway, Unsummed
+from .over_ranks import Unsummed
 
 if TYPE_CHECKING:
     from .block import Block
 
 # what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what comes is begun
-Pending = Tensor | Spread | Unsummed | Underway | tuple[Tensor | Unsummed, Tensor | Unsummed] | Readied | None
+Pending = Tensor | Spread | Unsummed | tuple[Tensor | Unsummed, Tensor | Unsummed] | Readied | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,11 @@ class Join:
     def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
         """x [T, hidden] is written into, unless delta is None; without `before` the result is x itself."""
         assert not isinstance(delta, Readied)  # products in few bits take it
-        if isinstance(delta, Underway):
-            y = delta.joined(x, lambda x, piece, out: self._join(x, piece, None, overlap, out))
-            return x if self.before is None else y
         delta = delta.total() if isinstance(delta, Spread) else delta
         first, other = (delta, None) if delta is None or isinstance(delta, Tensor | Unsummed) else delta
-        return self._join(x, _whole(first), _whole(other), overlap)
-
-    def _join(self, x: Tensor, first: Tensor | None, other: Tensor | None, overlap: bool, out: Tensor | None = None) -> Tensor:
         return join(
-            x, first, other=other, after=self.after, before=self.before, branch=self.branch, scalar=self.scalar, of_sum=self.of_sum,
-            overlap=overlap, out=out,
+            x, _whole(first), other=_whole(other), after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,
+            of_sum=self.of_sum, overlap=overlap,
         )  # fmt: skip
 
 
@@ -66,8 +60,6 @@ class RmsJoin:
             return delta.join(x, norm.weight, norm.eps)
         if isinstance(delta, Unsummed):
             return delta.joined(x, norm.weight, norm.eps)
-        if isinstance(delta, Underway):
-            return delta.joined(x, lambda x, piece, out: add_rms_norm(x, piece, norm.weight, norm.eps, out))
         return add_rms_norm(x, delta, norm.weight, norm.eps)  # type: ignore[arg-type]
 
 
@@ -78,7 +70,7 @@ def here_summed(delta: Pending) -> Pending:
     """Without sums over ranks, which are taken once and may then be added twice."""
     if delta is None or isinstance(delta, Tensor | Spread | Readied):
         return delta
-    if isinstance(delta, Unsummed | Underway):
+    if isinstance(delta, Unsummed):
         return delta.sum()
     first, other = (each.sum() if isinstance(each, Unsummed) else each for each in delta)
     return first, other

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
 from ..layers.linear import Linear
@@ -29,12 +28,6 @@ class Sums(Protocol):
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
-
-    def cut(self, x: Tensor) -> Sequence[slice]:
-        """Rows of x [T, size], piece by piece, whose sums are to be taken beside the products around them; (): all at once. On all ranks the same."""
-
-    def begun(self, x: Tensor) -> Callable[[], Tensor]:
-        """`summed` beside what is computed next. What waits for the sum and gives it is called before anything else is computed over ranks."""
 
 
 class OverRanks(Linear):
@@ -97,52 +90,9 @@ class Unsummed:
         return self.ranks.joined(x, self.part, weight, eps)
 
 
-@dataclass(frozen=True, slots=True)
-class Underway:
-    """[T, size], whose sum over ranks has begun, piece by piece: rows, and what waits for their sum.
-
-    A row's bits are those of the whole product and sum but for what the device's library does for other numbers of rows.
-    With deterministic=True nothing is cut.
-    """
-
-    pieces: tuple[tuple[slice, Callable[[], Tensor]], ...]
-
-    @classmethod
-    def of(cls, product: Linear, given: Iterable[tuple[slice, Tensor]]) -> Underway:
-        """Of a product that is `cut`. given: rows, and what it takes of them; while one piece is multiplied, the sum of the one before is taken."""
-        assert isinstance(product, Summed)
-        return cls(tuple((rows, product.ranks.begun(product.product(x))) for rows, x in given))
-
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        """The pieces as their sums come. Once."""
-        for rows, awaited in self.pieces:
-            yield rows, awaited()
-
-    def sum(self) -> Tensor:
-        return torch.cat([piece for _, piece in self])
-
-    def joined(self, x: Tensor, join: Callable[[Tensor, Tensor, Tensor], object]) -> Tensor:
-        """What `join` puts in its third argument, of the rows of x and the sum of each piece: [T, size]."""
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for rows, piece in self:
-            join(x[rows], piece, out[rows])
-        return out
-
-
-def cut(product: Linear, like: Tensor) -> Sequence[slice]:
-    """See `Sums.cut`; like: of the size of what the product gives."""
-    return product.ranks.cut(like) if isinstance(product, Summed) and product.product.in_pieces else ()
-
-
 def pending(product: Linear, x: Tensor) -> Tensor | Unsummed:
     """product(x), whose sum over ranks may wait for what is done with it."""
     return Unsummed(product.product(x), product.ranks) if isinstance(product, Summed) else product(x)
-
-
-def summing(product: Linear, x: Tensor, like: Tensor) -> Tensor | Unsummed | Underway:
-    """As `pending`, and in pieces that are summed beside each other's products where it is `cut`."""
-    rows = cut(product, like)
-    return Underway.of(product, ((each, x[each]) for each in rows)) if rows else pending(product, x)
 
 
 def here(product: Linear) -> Linear:

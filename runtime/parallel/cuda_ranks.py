@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..kernels.norm import add_rms_norm
 from ..kernels.one_way import MOST as CHANNELS
 from ..kernels.one_way import Channels, gather, messages, tell
 from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
-from .algorithms import ORDERED, TOLD, Algorithm, algorithm, beside, limits, pieces, told
+from .algorithms import ORDERED, TOLD, Algorithm, algorithm, limits, told
 from .algorithms import gathered as most_gathered
 from .ranks import LIMIT
 from .stages import Place
@@ -39,14 +39,12 @@ def set_environment() -> None:
 
 
 class CudaRanks:
-    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as CUDA graphs;
-    a second one the sums that have `begun`, between what the first queues before them and what waits for them there.
+    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as CUDA graphs.
 
     width: numbers of the rows that are summed.  deterministic: one way to add up, whatever the number of rows.
     """
 
     group: dist.ProcessGroup | None = None
-    group_beside: dist.ProcessGroup | None = None  # of sums beside products
     stays_on_device = True  # others have the addresses
 
     def __init__(
@@ -57,30 +55,16 @@ class CudaRanks:
         self.rank, self.ranks = self.place.split[:2]
         self._deterministic, self._measuring = deterministic, False
         dist.init_process_group("nccl", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=LIMIT, device_id=device)
-        self.group = self._new_group(ranks) if 1 < self.ranks < ranks else None
-        self.group_beside = self.group
-        if (ctas := beside(self.ranks).ctas) is not None and self.ranks > 1 and not deterministic:
-            self.group_beside = self._new_group(ranks, ctas)
+        firsts = range(0, ranks, self.ranks) if 1 < self.ranks < ranks else ()
+        groups = [dist.new_group(range(first, first + self.ranks)) for first in firsts]
+        self.group = groups[self.place.stage] if groups else None
         far = _unreachable(device, ranks)
         self.why = far or (None if suits(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
         self._memory: list[Any] = []
-        self._beside = torch.cuda.Stream(device, priority=-1)  # a sum begins with the next multiprocessors that become free
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
             self._inwards, self._outwards = (None if far or self.ranks == 1 else self._channels(size) for size in (most_gathered(self.ranks), TOLD))
             dist.barrier(device_ids=[device.index])
-
-    def _new_group(self, ranks: int, ctas: int | None = None) -> dist.ProcessGroup:
-        """Of the stage's ranks; all ranks make those of all stages. ctas: see `Beside`; then its memory is taken now."""
-        options = None
-        if ctas is not None:
-            options = dist.ProcessGroupNCCL.Options()
-            options.config.max_ctas = ctas
-        groups = [dist.new_group(range(first, first + self.ranks), pg_options=options) for first in range(0, ranks, self.ranks)]
-        found = groups[self.place.stage]
-        if ctas is not None:
-            dist.all_reduce(torch.zeros(1, device=self.device), group=found)
-        return found
 
     def share(self, size: int) -> tuple[Tensor, Tensor]:
         """So many bytes, zeros, that all ranks write to, and int64 [ranks of all stages], the addresses of everybody's. All call it together."""
@@ -138,26 +122,6 @@ class CudaRanks:
         if self._rooms is not None and not self._measuring and self.algorithm(part) == "push":
             return sum_add_norm(x, part, weight, eps, self._rooms)
         return add_rms_norm(x, self.summed(part), weight, eps)
-
-    def cut(self, x: Tensor) -> Sequence[slice]:
-        if self._deterministic or self._measuring or self.algorithm(x) != "nccl":
-            return ()
-        found = pieces(self.ranks, len(x), x.numel() * x.itemsize)
-        return () if found and (is_compiling() or torch.cuda.is_current_stream_capturing()) else found
-
-    def begun(self, x: Tensor) -> Callable[[], Tensor]:
-        """See `Sums`. x is held until it is waited for, behind which its memory may be given to others."""
-        x, ours = x.contiguous(), torch.cuda.current_stream(self.device)
-        self._beside.wait_stream(ours)
-        with torch.cuda.stream(self._beside):
-            dist.all_reduce(x, group=self.group_beside)
-            done = self._beside.record_event()
-
-        def awaited() -> Tensor:
-            ours.wait_event(done)
-            return x
-
-        return awaited
 
     def rooms(self, out: Tensor) -> Rooms | None:
         """Where products of one row send their parts of the sum `out` themselves; None: they give them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -48,14 +48,6 @@ class Ranks:
         """See `Sums`: the law."""
         x.add_(self.summed(part))
         return torch.nn.functional.rms_norm(x.float(), x.shape[1:], weight.float(), eps).to(x.dtype)
-
-    def cut(self, x: Tensor) -> Sequence[slice]:
-        """See `Sums`. On a CPU what adds up is what multiplies."""
-        return ()
-
-    def begun(self, x: Tensor) -> Callable[[], Tensor]:
-        total = self.summed(x)
-        return lambda: total
 
     def rooms(self, out: Tensor) -> None:
         """See `Sums`."""

@@ -26,7 +26,6 @@ class FewBitsLinear(Linear):
 
     __slots__ = ("_kernels", "packed")
     folds: ClassVar[bool] = True
-    in_pieces: ClassVar[bool] = False  # each call of many rows restores the weight
 
     def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
         """weight: one that `few_bits_pack` does not refuse; dtype: of what is multiplied, and of bias [out]."""

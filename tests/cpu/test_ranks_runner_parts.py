@@ -23,7 +23,7 @@ from gpu_runner import pretend
 from plain_adapters import write_adapter
 from test_kv_scales import LAYERS, WRITERS, scales, written
 from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
-from turns import TurnRanks, Turns, cut_from
+from turns import TurnRanks, Turns
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError
@@ -120,7 +120,6 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
     if stages == 2:
         ranks.told = lambda x: None
     else:
-        cut_from(monkeypatch, 1)  # of rows without adapters
         parts[0].sums, parts[1].sums = ranks, TurnRanks(1, turns)
     side = RanksSide.__new__(RanksSide)
     side.part, side.ranks = parts[0], ranks

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 
 from sgl.runtime.kernels import over_ranks
 from sgl.runtime.kernels.norm import add_rms_norm
 from sgl.runtime.kernels.over_ranks import MOST, Rooms, Sizes
 from sgl.runtime.models import lone_layers
-from sgl.runtime.parallel import algorithms
-
-
-def cut_from(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
-    """Sums of so many bytes are taken in three pieces, of any number of rows."""
-    monkeypatch.setattr(algorithms, "BESIDE", {2: algorithms.Beside(least, 1, 3)})
-    monkeypatch.setattr(algorithms, "TILE", 1)
 
 
 class Turns:
@@ -42,10 +33,8 @@ class Turns:
 class TurnRanks:
     def __init__(self, rank: int, turns: Turns) -> None:
         self.rank, self.ranks, self._turns, self._calls = rank, turns.ranks, turns, 0
-        self.pieces, self._underway = 0, []  # sums of pieces that have begun, and those that nobody has waited for
 
-    def _all(self, x: torch.Tensor, beside: bool = False) -> list[torch.Tensor]:
-        assert beside or not self._underway
+    def _all(self, x: torch.Tensor) -> list[torch.Tensor]:
         self._calls += 1
         return self._turns.all(self._calls, self.rank, x)
 
@@ -54,21 +43,6 @@ class TurnRanks:
 
     def joined(self, x: torch.Tensor, part: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return add_rms_norm(x, self.summed(part), weight, eps)
-
-    def cut(self, x: torch.Tensor) -> Sequence[slice]:
-        return algorithms.pieces(self.ranks, len(x), x.nbytes)
-
-    def begun(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        total = sum(self._all(x, True))
-        x.fill_(torch.nan)
-        self.pieces += 1
-        self._underway.append(total)
-
-        def awaited() -> torch.Tensor:
-            assert self._underway.pop(0) is total  # in the order in which they have begun, once
-            return total
-
-        return awaited
 
     def rooms(self, out: torch.Tensor) -> Rooms | None:
         """None: products give their parts."""

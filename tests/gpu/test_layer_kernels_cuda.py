@@ -83,9 +83,7 @@ def test_gated_product(name: str) -> None:
         pytest.skip("needs compute capability 9.0")
     weight /= 25
     gate, up = torch.nn.functional.linear(x.double(), weight.double()).chunk(2, -1)
-    y = gated.gate_up(x, weight, name)
-    checks.close(y, (checks.TORCH_ACTIVATIONS[name](gate) * up).bfloat16())
-    assert torch.equal(gated.gate_up(x, weight, name, beside=True), y)
+    checks.close(gated.gate_up(x, weight, name), (checks.TORCH_ACTIVATIONS[name](gate) * up).bfloat16())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,6 @@ from ranks_rig import alive, walk
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import EngineDied, RuntimeFailure
-from sgl.runtime.parallel.algorithms import pieces
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
 
@@ -80,17 +78,6 @@ def test_two_stages_write_what_one_card_writes(tiny, one, options):
             np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
 
 
-def written(engine: Engine, rows: list[list[int]]) -> list[list[int]]:
-    sequences = [engine.open() for _ in rows]
-    for sequence, row in zip(sequences, rows, strict=True):
-        sequence.extend(row)
-    futures = [each.generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)) for each in sequences]
-    found = [future.result(120).token_ids for future in futures]
-    for sequence in sequences:
-        sequence.close()
-    return found
-
-
 @pytest.mark.parametrize("spread", [{"pipeline_parallel": 2}, {"pipeline_parallel": 3}, {"pipeline_parallel": 2, "tensor_parallel": 2}], ids=str)
 def test_stages_take_prompts_that_are_cut(spread, tmp_path):
     """While they are rehearsed too: of what is cut, only the last part has logits."""
@@ -99,43 +86,21 @@ def test_stages_take_prompts_that_are_cut(spread, tmp_path):
     path, options = write_checkpoint(tmp_path, tokenizer=True, max_position_embeddings=4096), {"kv_tokens": 16384, "max_running": 16}
     rows = [[3 + (7 * place + row) % 300 for place in range(length)] for row, length in enumerate((900, 1700, 40, 333, 2500))]
 
+    def written(engine: Engine) -> list[list[int]]:
+        sequences = [engine.open() for _ in rows]
+        for sequence, row in zip(sequences, rows, strict=True):
+            sequence.extend(row)
+        futures = [each.generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)) for each in sequences]
+        found = [future.result(120).token_ids for future in futures]
+        for sequence in sequences:
+            sequence.close()
+        return found
+
     with Engine(path, **ON_CPU | options) as engine:
-        expected, short = written(engine, rows), texts(engine)
+        expected, short = written(engine), texts(engine)
     with Engine(path, **OPTIONS | options, **spread) as engine:
-        assert written(engine, rows) == expected and texts(engine) == short
+        assert written(engine) == expected and texts(engine) == short
         assert all(row["executor"] == "fused" for row in engine.info()["layers"])
-
-
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_sums_in_pieces_beside_products_are_those_at_once(kind, tmp_path):
-    """Of a step of 2,078 rows, whatever the pieces, again and again: memory of a sum under way is nobody else's."""
-    shape = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "initializer_range": 0.06}
-    path = write_checkpoint(tmp_path / "model", max_position_embeddings=4096, **shape)
-    command = [sys.executable, "-P", str(Path(__file__).with_name("ranks_pieces_process.py"))]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = [subprocess.Popen([*command, str(rank), str(tmp_path / "meeting"), str(path), kind], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    try:
-        words = [process.communicate(timeout=120)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], words
-
-
-def test_long_prompts_are_written_on_alike_with_and_without_sums_in_pieces(tmp_path):
-    width, rows = 2048, [[3 + (7 * place + row) % 300 for place in range(length)] for row, length in enumerate((4999, 2100))]
-    assert len(pieces(2, 4999 + 2100, (4999 + 2100) * width * 4)) > 2 and pieces(2, 1024, 1024 * width * 4) == ()
-    shape = {"hidden_size": width, "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": 2, "initializer_range": 0.02}
-    path, options = write_checkpoint(tmp_path, tokenizer=True, max_position_embeddings=8192, **shape), {"kv_tokens": 16384, "step_tokens": 8192}
-    with Engine(path, **OPTIONS | options) as engine:
-        expected = written(engine, rows)
-    with Engine(path, **RANKS | options | {"step_tokens": 1024}) as engine:
-        assert written(engine, rows) == expected
-    with Engine(path, **RANKS | options) as engine:
-        assert "beside products" in engine.info()["sums_over_ranks"]
-        assert written(engine, rows) == expected
-        engine.flush_cache()
-        assert written(engine, rows) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
