@@ -213,7 +213,7 @@ def test_an_interrupted_generate_goes_on_for_nobody(engine, local):
         begun.wait(60)
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGINT)
-        while not ended.wait(2):
+        while not ended.wait(0.5):
             os.kill(os.getpid(), signal.SIGINT)
 
     for each in (engine, local):
