@@ -52,7 +52,7 @@ def profile(engine: sgl.Engine, batch: int, vocab: int, length: int = 512, steps
     _captured(engine)
     _record(lambda: None)  # the tracing library's own start-up
     with decoding(engine, batch, vocab, length):
-        step = _step_seconds(engine, steps)
+        step = step_seconds(engine, steps)
         marks: list[tuple[int, int]] = []
 
         def window() -> None:
@@ -101,7 +101,7 @@ def decoding(engine: sgl.Engine, batch: int, vocab: int, length: int) -> Iterato
                 future.exception(60)
 
 
-def _step_seconds(engine: sgl.Engine, steps: int) -> float:
+def step_seconds(engine: sgl.Engine, steps: int) -> float:
     """Wall time of a step, over enough of them."""
     first, started = engine.stats().steps, time.perf_counter()
     seconds = 0.0

@@ -25,7 +25,7 @@ class Adapter:
     memory: of the model's dtype. For a site that the adapter changes, at `places[site]`: A [pieces, rank, inputs], then
     B [rank, outputs], in the order of the product's outputs.  ABSENT: it does not change the site.
     scales: float32 [sites, most pieces], what B(Ax) of each piece is multiplied with; 0: the piece is not changed.
-    extras: what it has beside pairs, on the CPU.
+    extras: what it has beside pairs, where its memory is.
     elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's part then.
     """
 

@@ -152,7 +152,7 @@ class Slots:
         with self._copying():
             there = slot.memory[: len(adapter.memory)]
             there.copy_(adapter.memory, non_blocking=True)
-            slot.there = replace(adapter, memory=there, extras=adapter.extras.on(self.device) if self.device.type == "cuda" else adapter.extras)
+            slot.there = replace(adapter, memory=there, extras=adapter.extras.on(self.device))
             self.placed(slot)
             slot.copied = None if self._stream is None else self._stream.record_event()
 

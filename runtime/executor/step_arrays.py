@@ -98,7 +98,7 @@ class StepArrays:
 def last_tokens(work: list[Work], rows: list[int]) -> list[int]:
     """The last token of each sequence's work, or -1 - row where only the device knows it."""
     return [
-        int(seq.tokens.reaching(hi)[-1]) if hi <= seq.tokens.length or hi <= seq.known else -1 - row
+        int(seq.tokens.reaching(hi)[-1]) if hi <= seq.known else -1 - row
         for (seq, _, hi), row in zip(work, rows, strict=True)
     ]
 

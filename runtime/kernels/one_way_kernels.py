@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
-from .over_ranks_kernels import _awaited, _post, _room
+from .over_ranks_kernels import _awaited, _coming, _post, _room
 
 PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most, to or from each rank
 
@@ -22,11 +21,7 @@ PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most, to or from each rank
 @triton.jit
 def _next_turn(counted, DEPENDENT: tl.constexpr):
     """counted: of the programs that have to do with the same rank."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    turn = tl.load(counted + tl.program_id(0)) + 1
-    tl.debug_barrier()  # all threads have it
+    turn = _coming(counted, DEPENDENT)
     tl.store(counted + tl.program_id(0), turn)
     return turn
 

@@ -27,13 +27,20 @@ def _reached(turn, wanted):
 
 
 @triton.jit
-def _begin(counted, DEPENDENT: tl.constexpr):
-    """The turn of this call. Each program counts for itself and for those that this call does without."""
+def _coming(counted, DEPENDENT: tl.constexpr):
+    """The program's turn, which it has still to count, once the kernels in front have ended."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     turn = tl.load(counted + tl.program_id(0)) + 1
     tl.debug_barrier()  # all threads have it
+    return turn
+
+
+@triton.jit
+def _begin(counted, DEPENDENT: tl.constexpr):
+    """The turn of this call. Each program counts for itself and for those that this call does without."""
+    turn = _coming(counted, DEPENDENT)
     every = tl.arange(0, PROGRAMS)
     tl.store(counted + every, turn, every % tl.num_programs(0) == tl.program_id(0))
     return turn

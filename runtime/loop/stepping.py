@@ -72,7 +72,7 @@ class Want(NamedTuple):
     def rows(self) -> range:
         """The rows that it still wants."""
         seq, op, hi, positions, first = self
-        if not (positions and seq.ops and seq.ops[0] is op and seq.computed >= hi):
+        if not (positions and is_current(seq, op) and seq.computed >= hi):
             return NO_ROWS
         now, shift = op.rows(seq, positions.start, hi), first - positions.start
         return range(now.start + shift, now.stop + shift)
@@ -302,7 +302,7 @@ class Stepper:
         start = 0
         for seq, op, rows, _ in sampled:
             own, start = range(start, start + len(rows)), start + len(rows)
-            if seq.ops and seq.ops[0] is op:
+            if is_current(seq, op):
                 seq.ahead = 0
                 try:
                     self._take(seq, op, samples, own)

@@ -20,8 +20,8 @@ class Limits(NamedTuple):
 # 6.1 us at 8 KB and 7.6 at 128 KB, NCCL 13.7 and 14.6; rows that owners add up 9.6 at 256 KB and 26.1 at 2 MB (14.5 and 31.1), 48.0 at 4 MB (46.1).
 # For 2 the kernels before these were faster than NCCL up to 8 MB; for 8 nothing is measured.
 LIMITS = {2: Limits(8 * MB, 8 * MB), 4: Limits(128 * KB, 2 * MB), 8: Limits(128 * KB, 128 * KB)}
-# Bytes that each rank gives of logits which all write to rank 0 (kernels/one_way.py): 8 rows of 128,256 in 16 bits over 4 ranks, where NCCL takes 8.5 us for
-# 1 row, 19 for 8 and 49 for 64 in graphs. A message is twice as long as what it carries, so that of many rows NCCL is the faster one.
+# By calculation, bytes that each rank gives of logits which all write to rank 0 (kernels/one_way.py): 8 rows of 128,256 in 16 bits over 4 ranks, where NCCL takes 8.5 us for
+# 1 row, 19 for 8 and 49 for 64 in graphs. A message is twice as long as what it carries, so that of many rows NCCL should be the faster one.
 GATHERED = {2: MB, 4: 512 * KB, 8: 128 * KB}
 TOLD = 64 * KB  # of tokens that rank 0 writes to all
 ORDERED = 8 * MB  # of a call where every sum is pushed
