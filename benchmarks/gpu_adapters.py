@@ -179,6 +179,8 @@ def zipf(engine: sgl.Engine, args: argparse.Namespace, names: list[str], vocab: 
         return errors
 
     for i, owner in enumerate(owners):
+        if i and i % 2000 == 0:
+            print(f"{i:,} requests sent after {time.perf_counter() - started:.1f} s", flush=True)
         sequence = engine.open(adapter=names[owner])
         sequence.extend(rows[i % len(rows)])
         pending.append((sequence, sequence.generate(params)))
@@ -222,7 +224,9 @@ def main() -> None:
         if "zipf" in cases:
             weights = write_weights(folder / "some.safetensors", shape, args.zipf_rank, tuple(args.zipf_modules.split(",")))
             with opened(model, args, shape, {args.zipf_rank: args.slots}) as engine:
+                started = time.perf_counter()
                 names = load(engine, folder, weights, args.zipf_rank, args.adapters, "z")
+                print(f"{len(names)} adapters loaded in {time.perf_counter() - started:.1f} s", flush=True)
                 found += zipf(engine, args, names, shape.vocab)
     for case in dict.fromkeys(one["case"] for one in found):
         lines = [one for one in found if one["case"] == case]

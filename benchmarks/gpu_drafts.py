@@ -28,7 +28,7 @@ import drafts
 from gpu_report import text_table
 from gpu_session import where
 from gpu_shapes import SHAPES, Shape, shape_of, write_model
-from gpu_work import prompts
+from gpu_work import prompts, rested
 
 import sgl
 from sgl.runtime.sampling.params import SamplingParams
@@ -153,13 +153,6 @@ def saved(args: argparse.Namespace, plain: sgl.Engine, drafting: sgl.Engine, row
         for name in args.only:
             rows.append(drafts.compared(drafts.KINDS[name], count, plain, drafting, args.rounds, time.perf_counter))
             print(*rows[-1], sep="  ", flush=True)
-
-
-def rested(engine: sgl.Engine) -> None:
-    """Once it has captured what it captures while nobody waits: another engine that opens waits for the whole device, which ends captures."""
-    until = time.monotonic() + 120
-    while engine._core.runner._ahead is not None and time.monotonic() < until:
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Mixtures of experts with dummy weights: decoding at several batch sizes and a crowd at once; or with --kernels their products alone.
 
     python benchmarks/gpu_experts.py [--shapes qwen3-30b-a3b gpt-oss-20b:mxfp4] [--sequences 1 16 64] [--crowd 256]
-    python benchmarks/gpu_experts.py --expert-memory device 20GB host [--layers 12]
+    python benchmarks/gpu_experts.py --expert-memory device 20GB host [--layers 12] [--sequences 1 --wanted 32 --crowd 0]
     python benchmarks/gpu_experts.py --kernels [--shapes qwen3-30b-a3b] [--rows 1 4 16 64 256 4096]
     benchmarks/gpu_bench.sh experts ...    where sgl cannot be installed
 
@@ -10,7 +10,7 @@ bytes that they brought over the bus, beside what the bus moves in one large cop
 
 With --deep also the share of what a large copy moves: all weights but the embeddings and the tokens that are kept, read once a step.
 
-128 tokens in and 256 out for each batch, 512 and 128 for the crowd; medians of three; output tokens a second.
+128 tokens in and 256 (--wanted) out for each batch, 512 and 128 for the crowd; medians of three; output tokens a second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpu_kernel_experts import copy_rate
 from gpu_report import text_table
 from gpu_session import where
 from gpu_shapes import MIXTURES, Shape, shape_of, write_model
-from gpu_work import generate, median_rate, prompts, repeated
+from gpu_work import generate, median_rate, prompts, repeated, rested
 
 import sgl
 
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["qwen3-30b-a3b", "gpt-oss-20b:mxfp4"], help=f"NAME or NAME:WEIGHTS; names: {', '.join(MIXTURES)}")
     parser.add_argument("--layers", type=int, help="of the shapes, if not all")
     parser.add_argument("--sequences", nargs="*", type=int, default=[1, 16, 64])
+    parser.add_argument("--wanted", type=int, default=256, help="tokens out of each of `sequences`: fewer where all experts cross the bus for each")
     parser.add_argument("--crowd", type=int, default=256, help="sequences of 512 and 128 tokens at once; 0: none")
     parser.add_argument("--deep", type=int, default=0, help="this many sequences go on behind 4,096 tokens each; the time of the prompts is left out")
     parser.add_argument("--attention", default="auto")
@@ -80,9 +81,10 @@ def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> 
             told: dict[str, Any] = {"shape": name, "weights": weights, "ready s": time.perf_counter() - started, "GB": info["memory"]["weights"] / 1e9}
             told |= of_places(info["expert_memory"])
             told["layers by"] = ", ".join(sorted({f"{row['executor']}{': ' + row['why'] if row['why'] else ''}" for row in info["layers"]}))
+            rested(engine)
             for count in args.sequences:
                 before = engine.stats()
-                told[f"{count} sequences"] = rate(engine, vocab, count, 128, 256)
+                told[f"{count} sequences"] = rate(engine, vocab, count, 128, args.wanted)
                 if args.expert_memory != ["device"]:
                     told[f"GB/s, {count} sequences"] = brought(engine.stats() - before)
             if args.deep:

@@ -20,7 +20,7 @@ import torch
 from gpu_report import text_table
 from gpu_session import where
 from gpu_shapes import SHAPES, Shape, shape_of, write_model
-from gpu_work import generate, median_rate, prompts, repeated
+from gpu_work import generate, median_rate, prompts, repeated, rested
 
 import sgl
 
@@ -50,6 +50,7 @@ def measured(model: Path, shape: Shape, weights: str, args: argparse.Namespace) 
     started = time.perf_counter()
     with sgl.Engine(model, device="cuda", dtype="bfloat16", dummy=True, weights=weights, context=shape.context) as engine:
         told: dict[str, Any] = {"weights": weights, "ready s": time.perf_counter() - started, "GB": engine.info()["memory"]["weights"] / 1e9}
+        rested(engine)
         for count in args.sequences:
             told[f"{count} sequences"] = rate(engine, shape, count, 128, 256)
         if args.crowd:

@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 from gpu_shapes import MIXTURES, SHAPES, shape_of, write_model
-from gpu_work import generate, opened, prompts
+from gpu_work import generate, opened, prompts, rested
 
 import sgl
 from sgl.runtime import SamplingParams
@@ -111,6 +111,7 @@ class Measured:
         say(f"{self.kind:9} {what:18} {text}")
 
     def run(self) -> dict[str, Any]:
+        rested(self.engine)
         self.rate("one sequence", 1, 128, 256)
         self.rate("crowd", 256, 512, 128)
         if self.kind in ("one", "replicas"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 
 import sgl
 from sgl.runtime.errors import RuntimeFailure
@@ -18,6 +19,7 @@ from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.ops import Generation
 
 FIRST_PLAIN_ID = 300  # behind special tokens and bytes
+REST = 8.0  # seconds
 PATIENCE = 150  # seconds; a batch that is not done by then has failed
 
 
@@ -58,6 +60,15 @@ def generate(
     if grammars is None and made != tokens * len(rows):
         raise RuntimeError(f"{made} tokens came back, {tokens * len(rows)} were asked for")
     return Run(seconds, made, sum(result.forced_tokens for result in results))
+
+
+def rested(engine: sgl.Engine) -> None:
+    """Once it has captured the graphs that it captures while nobody waits: others do so before they are ready. In another process: after a while."""
+    runner, until = getattr(engine._core, "runner", None), time.monotonic() + 120
+    while getattr(runner, "_ahead", None) is not None and time.monotonic() < until:
+        time.sleep(0.05)
+    if runner is None and torch.cuda.is_available():
+        time.sleep(REST)
 
 
 @contextmanager
