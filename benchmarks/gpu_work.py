@@ -19,7 +19,7 @@ from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.sequences.ops import Generation
 
 FIRST_PLAIN_ID = 300  # behind special tokens and bytes
-REST = 8.0  # seconds
+REST = 12.0  # seconds
 PATIENCE = 150  # seconds; a batch that is not done by then has failed
 
 
