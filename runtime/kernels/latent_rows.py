@@ -27,20 +27,20 @@ def _turned(start, table, position, column, wanted, TURN: tl.constexpr, HALF: tl
 
 
 @entry
-@triton.jit(do_not_specialize_on_alignment=("positions", "slots"))
+@triton.jit(do_not_specialize=("first", "queries"), do_not_specialize_on_alignment=("positions", "slots"))
 def _latent_rows(
-    query, latent, norm, table, positions, slots, pool, q, query_stride, latent_stride, eps, scale,
+    query, latent, norm, table, positions, slots, pool, q, first, queries, query_stride, latent_stride, eps, scale,
     HEADS: tl.constexpr, DIM: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
     TILE: tl.constexpr, TURN: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tokens, 1 + tiles of heads): the first program of a token makes its row, the others turn its queries."""
+    """Grid (tokens, 1 + tiles of heads): the first program of a token makes its row, the others turn the queries of the token `first` behind it."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    position, WIDTH = tl.load(positions + token).to(tl.int64), RANK + 2 * HALF
-    column = tl.arange(0, HALF_BLOCK)
+    column, WIDTH = tl.arange(0, HALF_BLOCK), RANK + 2 * HALF
     if part == 0:
+        position = tl.load(positions + token).to(tl.int64)
         slot = tl.load(slots + token).to(tl.int64)
         if slot != 0:
             start, row, number = latent + token * latent_stride, pool + slot * WIDTH, tl.arange(0, RANK_BLOCK)
@@ -50,7 +50,8 @@ def _latent_rows(
             a, b = _turned(start + RANK, table, position, column, column < HALF, TURN, HALF)
             tl.store(row + RANK + column, _to_pool(a, scale, pool, FP8, MOST), column < HALF)
             tl.store(row + RANK + HALF + column, _to_pool(b, scale, pool, FP8, MOST), column < HALF)
-    else:
+    elif token < queries:
+        position = tl.load(positions + first + token).to(tl.int64)
         head = (part - 1) * TILE + tl.arange(0, TILE)[:, None]
         wanted = (head < HEADS) & (column < HALF)[None, :]
         start = query + token * query_stride + HEADS * DIM + head * (2 * HALF)
@@ -62,21 +63,20 @@ def _latent_rows(
 
 def latent_rows(
     query: Tensor, latent: Tensor, norm: Tensor, eps: float, table: Tensor | None, positions: Tensor, slots: Tensor, pool: Tensor,
-    q: Tensor, scale: float = 1.0, overlap: bool = False,
+    q: Tensor, scale: float = 1.0, first: int = 0, overlap: bool = False,
 ) -> None:  # fmt: skip
     """Write each token's row, its latent normed and what turns turned, to its slot, and the turned part of queries to q.
 
-    query: [T, heads * dim + heads * turned], all heads' own numbers first; latent: [T, rank + turned]; rows contiguous.  norm: [rank].
+    query: [Q, heads * dim + heads * turned], all heads' own numbers first, of the tokens from `first` on; latent: [T, rank + turned]; rows contiguous.  norm: [rank].
     table: `Rotary.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
     pool: [slots, 1, rank + turned], contiguous, of the model's type, or float8_e4m3fn for number / scale.
-    q: [T, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see `one_row`.
+    q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see `one_row`.
     """
-    tokens, heads, width = q.shape
-    rank = len(norm)
+    (queries, heads, width), tokens, rank = q.shape, len(latent), len(norm)
     half, dim = (width - rank) // 2, query.shape[1] // heads - (width - rank)
     if tokens:
-        _latent_rows[(tokens, 1 + triton.cdiv(heads, TILE))](
-            query, latent, norm, query if table is None else table, positions, slots, pool, q, query.stride(0), latent.stride(0), eps, scale,
+        _latent_rows[(tokens, 1 + (triton.cdiv(heads, TILE) if queries else 0))](
+            query, latent, norm, query if table is None else table, positions, slots, pool, q, first, queries, query.stride(0), latent.stride(0), eps, scale,
             HEADS=heads, DIM=dim, RANK=rank, RANK_BLOCK=triton.next_power_of_2(rank), HALF=half, HALF_BLOCK=triton.next_power_of_2(half),
             TILE=TILE, TURN=table is not None, FP8=pool.dtype.itemsize == 1, MOST=MOST_FP8, DEPENDENT=overlap, num_warps=2,
             **({"launch_pdl": True} if overlap else {}),

@@ -25,6 +25,7 @@ CHOICES = {
     "activations": tuple(ACTIVATIONS),
     "load_format": ("auto", "pt", "sharded_state"),
     "implementation": ("auto", "sgl", "transformers"),
+    "latent_attention": ("heads", "rows"),
 }
 COUNTS = ("page_size", "tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # nothing is chosen for who leaves them open
 MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
@@ -109,6 +110,9 @@ class EngineConfig:
                  when `engine.rebalance_experts()` asks for it
     expert_nodes  with it: so many groups of ranks that follow each other and reach each other faster than the rest. Where a router chooses among groups of
                  experts, each of these stays within one
+    latent_attention  of models with latent attention (DeepSeek, Kimi, GLM) over the ranks of tensor_parallel: "heads": each rank has some of the heads and
+                 reads the latents of every sequence; "rows": each has the weights of attention whole and attends for some of a step's rows, so
+                 that it reads the latents of its own sequences alone. All ranks store the latents of all tokens
     replicas     so many engines behind this one, a process each: on GPUs each with one of its own, on a CPU each with its share of the threads. A
                  new sequence goes where it would be done first, what is cached there counted in, and its forks stay with it
     process      run the model in a separate process, which is restarted if it dies
@@ -165,6 +169,7 @@ class EngineConfig:
     redundant_experts: int = 0
     rebalance_every: int | None = None
     expert_nodes: int = 1
+    latent_attention: str = "heads"
     replicas: int = 1
     process: bool = False
     heartbeat: float | None = 30.0
@@ -236,6 +241,7 @@ class EngineConfig:
         if (most := self.expert_budget) is not None and most < 0:
             raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}): must be 'device', 'host', or a size such as '40GB'")
         self._check_ranks()
+        self._check_latents()
         self._check_experts()
         self._check_adapters()
         self._check_calibration()
@@ -257,6 +263,11 @@ class EngineConfig:
     def whole_experts(self) -> WholeExperts | None:
         """How experts lie whole on ranks; None: each rank has a part of every one."""
         return WholeExperts(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether each rank attends for some rows of latent attention, with all heads; otherwise for all rows, with some heads."""
+        return self.latent_attention == "rows"
 
     @property
     def parts(self) -> Parts:
@@ -342,6 +353,10 @@ class EngineConfig:
                 f"{asked}, weights={self.weights!r}): no calibration with several ranks: run sgl quantize MODEL OUT --weights {self.weights} --calibration FILE, "
                 f"and open OUT with {self.parts}"
             )
+
+    def _check_latents(self) -> None:
+        if self.by_rows and self.tensor_parallel == 1:
+            raise ConfigError("Engine(latent_attention='rows') shares rows out among the ranks of tensor_parallel, here 1: take tensor_parallel=2 or more, or leave it out")
 
     def _check_experts(self) -> None:
         whole("Engine(redundant_experts=...)", self.redundant_experts, 0, WORD)

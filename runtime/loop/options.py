@@ -61,6 +61,7 @@ class EngineOptions(TypedDict, total=False):
     redundant_experts: int
     rebalance_every: int | None
     expert_nodes: int
+    latent_attention: str
     replicas: int
     process: bool
     heartbeat: float | None

@@ -73,7 +73,7 @@ class RanksSide:
         choice = self._choice
         self._set_environment()
         begin = Begin(
-            0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts,
+            0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts, config.by_rows,
         )  # fmt: skip
         self.part = Part(begin, transform)
         self.team.begin(begin)
@@ -185,7 +185,7 @@ class RanksSide:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
+        return {"tensor_parallel": self._config.tensor_parallel, "latent_attention": self._config.latent_attention, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
 
     def _experts_told(self) -> dict[str, Any]:
         if self.experts is None:

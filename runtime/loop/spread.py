@@ -17,6 +17,7 @@ from ..loading.files import quantization_of
 from ..loading.gguf import is_gguf
 from ..loading.state import Parts, has_state, read_manifest
 from ..models.decoder import Decoder
+from ..models.latent_spec import Latent
 from ..models.spec import Model
 from ..parallel.share import require
 from ..parallel.split import Split, narrowed
@@ -35,6 +36,7 @@ class Way:
     """So many engines of stages * tensor cards each. experts: which lie whole on cards.
 
     weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one engine's pool holds.
+    rows: of a step, that each card attends for in latent attention, which is whole there; otherwise it has some of the heads.
     fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes may be 0.
     copies: of experts, that a sharded state has in each layer; sizes are without them.
     """
@@ -49,13 +51,15 @@ class Way:
     refused: str | None = None
     experts: bool = False
     copies: int = 0
+    rows: bool = False
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         """Of `Engine`."""
         named = {"replicas": self.replicas, "pipeline_parallel": self.stages, "tensor_parallel": self.tensor}
         copies = {"redundant_experts": self.copies} if self.copies else {}
-        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {}) | copies
+        rows = {"latent_attention": "rows"} if self.rows else {}
+        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {}) | copies | rows
 
 
 class Spread(NamedTuple):
@@ -109,6 +113,8 @@ def ways(model: Model, options: EngineConfig, cards: int, card: int, dtype: torc
     found = [Way(*counts) for counts in _factors(cards)]
     if require_mixtures(model) is None:
         found += [replace(way, experts=True) for way in found if way.tensor > 1 and way.stages == 1]
+    if any(isinstance(layer.mixer, Latent) and layer.mixer.indexer is None for layer in model.layers):
+        found += [replace(way, rows=True) for way in found if way.tensor > 1]
     return [_way(model, options, way, card, dtype, context) for way in found]
 
 
@@ -123,7 +129,7 @@ def _in_state(way: Way, parts: Parts) -> Way:
     """Of a sharded state, which is for one way."""
     if way.refused is not None:
         return way
-    if parts[:3] == (way.tensor, way.stages, way.experts):
+    if not way.rows and parts[:3] == (way.tensor, way.stages, way.experts):
         return replace(way, copies=parts.redundant_experts)
     return replace(way, refused=f"it is a sharded state for {parts}")
 
@@ -160,8 +166,8 @@ def _parts(model: Model, way: Way) -> list[Model]:
     """Of each stage what its first rank holds, which holds most."""
     whole = WholeExperts() if way.experts else None
     if way.tensor > 1:
-        require(model, way.tensor, whole)
-    narrow = narrowed(model, Split(0, way.tensor, whole)) if way.tensor > 1 else model
+        require(model, way.tensor, whole, way.rows)
+    narrow = narrowed(model, Split(0, way.tensor, whole, way.rows)) if way.tensor > 1 else model
     if way.stages == 1:
         return [narrow]
     cuts = borders(model, way.stages)
@@ -172,7 +178,7 @@ def _settled(model: Model, options: EngineConfig, way: Way) -> tuple[str | None,
     """Why the engine does not run it on GPUs; the options without what spreads."""
     alone = replace(options, tensor_parallel=1, pipeline_parallel=1, replicas=1).on("cuda")
     try:
-        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas, expert_parallel=way.experts)
+        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas, expert_parallel=way.experts, latent_attention="rows" if way.rows else "heads")
         asked.validate()
         asked.on("cuda")
     except ConfigError as error:

@@ -136,9 +136,9 @@ def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericMod
     if isinstance(model, GenericModel):
         raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
     if config.tensor_parallel > 1:
-        require(model, config.tensor_parallel, config.whole_experts)
+        require(model, config.tensor_parallel, config.whole_experts, config.by_rows)
     if not config.dummy:
-        require_state(path, config.parts, config.load_format, config.changes_weights)
+        require_state(path, config.parts, config.load_format, config.changes_weights, config.by_rows)
     if config.pipeline_parallel == 1:
         return RanksSide(Team(config.ranks, config.heartbeat, broken), config, choice, path)
     cuts = borders(model, config.pipeline_parallel)

@@ -38,7 +38,7 @@ FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or att
     ShortConv: {"channels", "width", "bias"},
     HeadNorm: {"norm", "over", "after"},
     Latent: {
-        "heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature",
+        "heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "share",
     },
     Norm: {"kind", "eps", "offset", "weight", "bias"},
     Gated: {"inner", "activation", "bias", "limit"},

@@ -16,6 +16,7 @@ from ..layers.float8 import Scales
 from ..layers.rotary import Rotary
 from ..quantization.keeping import Kept, PartTransform
 from ..step.batch import Batch
+from ..step.own_rows import own_rows
 from .block import Block, Transform
 from .compiled import CompiledStep, Span
 from .embedding import Embedding, Head, known_ids
@@ -110,6 +111,10 @@ class Decoder:
 
         memory: of the states, where layers keep some.
         """
+        if self.config.share is not None:
+            batch.own = own_rows(batch, self.config.share)
+            if batch.own.batch is not None:
+                attention.plan(batch.own.batch)
         if batch.adapters is not None and self.adapted is not None:
             return self.adapted.forward(batch, attention, memory)
         return self.forward_base(batch, attention, memory)

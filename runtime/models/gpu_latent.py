@@ -11,6 +11,7 @@ from torch import Tensor
 from ..kernels.latent_rows import latent_rows
 from ..kernels.norm import rms_norm
 from ..layers.norm import LayerNorm
+from ..step.batch import Batch
 from .attention import temperatures
 from .block import Block
 from .experts import ExpertsPart
@@ -18,6 +19,7 @@ from .gpu_experts import FusedExperts
 from .gpu_layers import Step, behind_mixer, middle_of
 from .joins import AnyJoin, Pending, between, exact_in, weights_of
 from .latent import LatentPart
+from .over_ranks import taken
 
 if TYPE_CHECKING:
     from ..layers.rotary import Rope, Rotary
@@ -39,25 +41,37 @@ class FusedLatent:
         return cls(part, None if rope is None else rotaries[rope].table, exact_in(part.norm.weight, dtype), None if few is None else exact_in(few.weight, dtype))
 
     def attend(self, x: Tensor, step: Step) -> Tensor:
-        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written."""
+        """See `LatentPart.attend`."""
+        own = step.batch.own
+        if own is None:
+            return self._mixed(*self._stored(x, x, 0, step), step, step.batch)
+        mine = x[own.rows]
+        made = self._stored(x, mine, own.rows.start, step)
+        if own.batch is None:
+            return torch.zeros_like(x)
+        return taken(self.part.output).of_rows(self._mixed(*made, step, own.batch), own.rows, len(x))
+
+    def _stored(self, x: Tensor, mine: Tensor, first: int, step: Step) -> tuple[Tensor, Tensor]:
+        """All rows of x are written. Of `mine`, those from `first` on, the projected queries, and q [T, heads, rank + turned] with what turns."""
+        own, spec, batch, index = self.part, self.part.part, step.batch, self.part.index
+        query = own.query(self._query_latent(mine)) if len(mine) else mine.new_empty(0, own.query_width)
+        q = x.new_empty(len(mine), spec.heads, spec.rank + spec.turned)
+        latent_rows(
+            query, own.latent(x), self.norm, own.norm.eps, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], q, step.scales[index].k, first
+        )  # fmt: skip
+        return query, q
+
+    def _mixed(self, query: Tensor, q: Tensor, step: Step, batch: Batch) -> Tensor:
+        """What the batch's rows mix, [T, heads * value_dim]."""
         own, spec = self.part, self.part.part
-        query, latent = own.query(self._query_latent(x)), own.latent(x)
-        q = x.new_empty(len(x), spec.heads, spec.rank + spec.turned)
-        self._write(query, latent, q, step)
         heads = query[:, : spec.heads * spec.dim].unflatten(1, (spec.heads, spec.dim))
         _by_head(heads, own.absorb.weight, q[..., : spec.rank])
         if spec.temperature is not None:
-            q.mul_(temperatures(spec.temperature, step.batch.positions)[:, None, None].to(q.dtype))
-        mixed = step.attention.attend(q, None, None, own.index, step.batch)
-        out = x.new_empty(len(x), spec.heads, spec.value_dim)
+            q.mul_(temperatures(spec.temperature, batch.positions)[:, None, None].to(q.dtype))
+        mixed = step.attention.attend(q, None, None, own.index, batch)
+        out = q.new_empty(len(q), spec.heads, spec.value_dim)
         _by_head(mixed, own.expand.weight, out)
         return out.flatten(1)
-
-    def _write(self, query: Tensor, latent: Tensor, q: Tensor, step: Step) -> None:
-        batch, index = step.batch, self.part.index
-        latent_rows(
-            query, latent, self.norm, self.part.norm.eps, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], q, step.scales[index].k
-        )  # fmt: skip
 
     def _query_latent(self, x: Tensor) -> Tensor:
         down, norm = self.part.query_down, self.part.query_norm

@@ -20,12 +20,13 @@ from ..layers import cpu
 from ..layers.headwise import Headwise
 from ..layers.linear import Linear
 from ..layers.norm import HeadNorm, RMSNorm
-from ..layers.rotary import rotate
+from ..layers.rotary import Angles, rotate
 from .attention import temperatures
 from .indexer import IndexerPart
 from .latent_spec import Latent
 from .mixer import Step
 from .names import Names
+from .over_ranks import taken
 from .places import Place, matrix, norm_for, weight_of
 
 FRESH = 1024  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
@@ -46,7 +47,8 @@ class LatentPart:
         few = part.query_rank
         self.query_down = None if few is None else matrix(few, hidden, part.bias, False, *made)
         self.query_norm = None if few is None else norm_for(part.norm, few, device)
-        self.query = matrix(part.heads * (part.dim + part.turned), few or hidden, False, False, *made)
+        self.query_width = part.heads * (part.dim + part.turned)
+        self.query = matrix(self.query_width, few or hidden, False, False, *made)
         self.latent = matrix(part.rank + part.turned, hidden, part.bias, False, *made)
         self.norm = RMSNorm(part.rank, part.norm.eps, device, part.norm.offset)
         self.up = [torch.empty(shape, dtype=dtype, device=device) for shape in _ups(part, names)]
@@ -103,17 +105,31 @@ class LatentPart:
             yield from self.indexer.orders()
 
     def attend(self, x: Tensor, step: Step) -> Tensor:
-        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written."""
+        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written.
+
+        With a share of the rows what `output` gives of it, 0 in the others: [T, hidden].
+        """
+        row = self._row(x, step)
+        step.attention.store(row, row[..., : self.part.rank], self.index, step.batch)
+        own = step.batch.own
+        if own is None:
+            return self._mixed(x, row, step)
+        if own.batch is None:
+            return torch.zeros_like(x)
+        angles = {rope: Angles(*(part[own.rows] for part in each)) for rope, each in step.angles.items()}
+        mixed = self._mixed(x[own.rows], row[own.rows], Step(own.batch, step.attention, angles))
+        return taken(self.output).of_rows(mixed, own.rows, len(x))
+
+    def _mixed(self, x: Tensor, row: Tensor, step: Step) -> Tensor:
+        """What queries of x mix, whose rows are stored."""
         latent = self._query_latent(x)
-        row, (own, turned) = self._row(x, step), self._queries(latent, step)
-        values = row[..., : self.part.rank]
-        step.attention.store(row, values, self.index, step.batch)
+        own, turned = self._queries(latent, step)
         chosen = self._chosen(x, latent, step)
         if chosen is None and is_fresh(step, x):
             return self._expanded(torch.cat((own, turned), 2), row[:, 0], step.batch.query_lens)
         q = torch.cat((self.absorb(own), turned), 2)
         if chosen is None:
-            return self.expand(step.attention.attend(q, row, values, self.index, step.batch)).flatten(1)
+            return self.expand(step.attention.attend(q, row, row[..., : self.part.rank], self.index, step.batch)).flatten(1)
         return self.expand(step.attention.attend_chosen(q, chosen, self.index, step.batch)).flatten(1)
 
     def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..attention.layout import LayerAttention
 from ..layers.rotary import Rope
+from ..step.own_rows import RowShare
 
 if TYPE_CHECKING:
     from .spec import Norm, Temperature
@@ -37,6 +38,7 @@ class Latent:
     value_dim: of a head.  scale: of the scores.  rope: of `turned` numbers, None for no rotation.
     norm: of the latent, and of the queries' of `query_rank` numbers; None: queries are projected at once.
     bias: of the projections to latents; out_bias: of the one behind.
+    share: of a rank that stores the rows of all tokens of a step and attends, with all heads, for some of them alone. None: for all.
     """
 
     heads: int
@@ -52,6 +54,7 @@ class Latent:
     out_bias: bool = False
     temperature: Temperature | None = None
     indexer: Indexer | None = None
+    share: RowShare | None = None
 
     @property
     def own_indexer(self) -> Indexer | None:

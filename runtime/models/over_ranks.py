@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..layers.linear import Linear
@@ -62,6 +63,26 @@ class Summed(OverRanks):
         return self.ranks.summed(part)
 
 
+class Taken(Linear):
+    """A product that the mixer in front of it has taken already, of this rank's own rows: what the other ranks add to these is 0."""
+
+    __slots__ = ("product",)
+
+    def __init__(self, product: Linear) -> None:
+        super().__init__(product.weight, product.bias)
+        self.product = product
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def of_rows(self, x: Tensor, rows: slice, count: int) -> Tensor:
+        """[count, out], of which `rows` are those of x."""
+        return F.pad(self.product(x), (0, 0, rows.start, count - rows.stop))
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.product.tensors()
+
+
 class Gathered(OverRanks):
     """A product whose outputs lie on several ranks: all of them on rank 0. columns: of all ranks."""
 
@@ -97,4 +118,12 @@ def pending(product: Linear, x: Tensor) -> Tensor | Unsummed:
 
 def here(product: Linear) -> Linear:
     """This rank's part of a product."""
-    return product.product if isinstance(product, OverRanks) else product
+    while isinstance(product, OverRanks | Taken):
+        product = product.product
+    return product
+
+
+def taken(product: Linear) -> Taken:
+    """What of a product over ranks a mixer has taken."""
+    assert isinstance(product, Summed) and isinstance(product.product, Taken)
+    return product.product

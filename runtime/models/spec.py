@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from ..attention.layout import AttentionLayout, LayerAttention
 from ..cache.states import StateShape
 from ..layers.rotary import Rope
+from ..step.own_rows import RowShare
 from .latent_spec import Latent
 from .names import Names
 from .recurrent_spec import Delta, Mamba1, Mamba2
@@ -376,6 +377,12 @@ class Model:
     def attention(self) -> AttentionLayout:
         """What the layers ask of attention."""
         return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
+
+    @cached_property
+    def share(self) -> RowShare | None:
+        """The rows of a step that its latent attention is for; None: all."""
+        parts = [attention_of(layer.mixer) for layer in self.layers]
+        return next((part.share for part in parts if isinstance(part, Latent)), None)
 
     @cached_property
     def states(self) -> dict[int, tuple[StateShape, ...]]:

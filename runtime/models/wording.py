@@ -64,6 +64,8 @@ def _latent(part: Latent) -> Iterator[str]:
     yield from _positions(part)
     if part.temperature is not None:
         yield "queries scaled by position"
+    if part.share is not None:
+        yield f"of one part in {part.share.ranks} of a step's rows"
     if part.indexer is not None:
         yield f"{part.indexer.most:,} tokens chosen by {'the layer before' if part.indexer.shared else f'{part.indexer.heads} heads of {part.indexer.dim}'}"
 

@@ -11,11 +11,13 @@ from .whole_experts import WholeExperts
 
 
 class Split(NamedTuple):
-    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width."""
+    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width.  rows: of latent attention each rank has
+    everything, and attends for some of a step's rows; otherwise it has some of the heads."""
 
     rank: int
     ranks: int
     whole: WholeExperts | None = None
+    rows: bool = False
 
     def parts(self, stages: int = 1) -> Parts:
         """That it is one of, in so many stages."""

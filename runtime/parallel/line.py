@@ -22,7 +22,7 @@ _HEAD = struct.Struct("<BQ")
 
 
 class Begin(NamedTuple):
-    """What a rank begins with. meeting: see `Ranks`.  whole: see `Split`.  The others: as the engine has settled them."""
+    """What a rank begins with. meeting: see `Ranks`.  whole, rows: see `Split`.  The others: as the engine has settled them."""
 
     rank: int
     ranks: int
@@ -38,6 +38,7 @@ class Begin(NamedTuple):
     deterministic: bool
     stages: int = 1
     whole: WholeExperts | None = None
+    rows: bool = False
 
 
 class Room(NamedTuple):

@@ -23,7 +23,7 @@ class Part:
     sums: RankOf | None = None
 
     def __init__(self, begin: Begin, transform: Any) -> None:
-        self.place, self._begin, self._transform = Place.of(begin.rank, begin.ranks, begin.stages, begin.whole), begin, transform
+        self.place, self._begin, self._transform = Place.of(begin.rank, begin.ranks, begin.stages, begin.whole, begin.rows), begin, transform
         self._plan: Plan | None = None
         self.deterministic = begin.deterministic
 

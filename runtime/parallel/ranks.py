@@ -14,7 +14,8 @@ from torch import Tensor
 from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.experts import ExpertsPart
-from ..models.over_ranks import Gathered, Summed, Sums
+from ..models.latent import LatentPart
+from ..models.over_ranks import Gathered, Summed, Sums, Taken
 
 LIMIT = timedelta(days=1)  # of one collective: that a rank is silent is noticed by those who listen to it (see team.py)
 
@@ -72,7 +73,9 @@ class RankOf(Sums, Protocol):
 def joined(model: Decoder, ranks: RankOf) -> Decoder:
     """The sealed model of a rank, whose products give what all ranks compute together."""
     for layer in model.layers:
-        if layer.mixer is not None:
+        if isinstance(layer.mixer, LatentPart) and layer.mixer.part.share is not None:
+            layer.mixer.output = Summed(Taken(layer.mixer.output), ranks)  # with its bias: one rank has the row
+        elif layer.mixer is not None:
             _join(layer.mixer, "output", ranks)
         if isinstance(layer.ffn, ExpertsPart):
             _join_experts(layer.ffn, ranks)

@@ -80,9 +80,11 @@ def _bytes(stored: Stored, axis: int) -> int:
 def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
     """What a rank loads; of a sharded state it was cut when that was written. Raises ConfigError for what cannot be shared out."""
     model = checkpoint.model
-    require(model, split.ranks, split.whole)
+    require(model, split.ranks, split.whole, split.rows)
     own = narrowed(model, split)
     if checkpoint.packed is not None:
+        if split.rows:
+            raise ConfigError(f"{asked(split.ranks, split.whole, True)}: a sharded state has latent attention by heads: open it with latent_attention='heads', or the model itself with 'rows'")
         return replace(checkpoint, model=own)
     found = cuts(model, split)
     cut_apart = [cut(source, model) for source in checkpoint.sources]
@@ -94,11 +96,16 @@ def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
     return replace(checkpoint, model=own, sources=[*sources], readers=readers)
 
 
-def require(model: Model, ranks: int, whole: WholeExperts | None = None) -> None:
-    """Raises ConfigError where a model cannot be shared out among so many ranks. whole: see `Split`."""
-    if (why := refusal(model, ranks, whole)) is not None:
-        asked = f"tensor_parallel={ranks}{'' if whole is None else ', expert_parallel=True'}"
-        raise ConfigError(f"Engine({asked}): {model.architecture}: {why}")
+def require(model: Model, ranks: int, whole: WholeExperts | None = None, rows: bool = False) -> None:
+    """Raises ConfigError where a model cannot be shared out among so many ranks. whole, rows: see `Split`."""
+    if (why := refusal(model, ranks, whole, rows)) is not None:
+        raise ConfigError(f"{asked(ranks, whole, rows)}: {model.architecture}: {why}")
+
+
+def asked(ranks: int, whole: WholeExperts | None, rows: bool) -> str:
+    """The beginning of errors about it."""
+    more = ("" if whole is None else ", expert_parallel=True") + (", latent_attention='rows'" if rows else "")
+    return f"Engine(tensor_parallel={ranks}{more})"
 
 
 def load_share(

@@ -1,7 +1,7 @@
 """Tensor parallelism: a rank's share of a model, which is a narrower model, and which parts of the checkpoint belong to it.
 
 Queries, keys, values and states are cut by heads, networks and each of the experts by their inner width, the head by the vocabulary; norms,
-routers, the rows of latent attention and the embedding are whole on every rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
+routers, the rows of latent attention (with `Split.rows` all of that) and the embedding are whole on every rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from ..models.spec import (
     Norms,
     Plain,
     Router,
+    attention_of,
 )
+from ..step.own_rows import RowShare
 from . import recurrent_split
 from .cuts import Cut, Split, numbers
 from .recurrent_split import Recurrent
@@ -48,7 +50,7 @@ SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on ever
     HeadNorm: {"norm", "over", "after"},
     Gated: {"inner", "activation", "bias", "limit", "scale", "out_scale"},
     Plain: {"inner", "activation", "bias"},
-    Latent: {"heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "indexer"},
+    Latent: {"heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "indexer", "share"},
     Norm: {"eps", "kind", "offset", "weight", "bias"},
     Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "latent", "latent_bias"},
     Router: {
@@ -57,19 +59,25 @@ SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on ever
 } | recurrent_split.KNOWN  # fmt: skip
 
 
-def refusal(model: Model, ranks: int, whole: WholeExperts | None = None) -> str | None:
-    """Why a model cannot be shared out among so many ranks, for people; None: it can. whole: see `Split`."""
+def refusal(model: Model, ranks: int, whole: WholeExperts | None = None, rows: bool = False) -> str | None:
+    """Why a model cannot be shared out among so many ranks, for people; None: it can. whole, rows: see `Split`."""
     if model.per_layer is not None:
         return "embeddings of each layer's own are not shared out among ranks"
     if whole is not None and (why := require_mixtures(model)) is not None:
         return why
-    return next((f"layer {index}: {why}" for index, layer in enumerate(model.layers) for why in _reasons(layer, model.names, ranks, whole)), None)
+    if rows and not any(isinstance(layer.mixer, Latent) for layer in model.layers):
+        return "no layer has latent attention, whose rows could be shared out: take latent_attention='heads'"
+    return next((f"layer {index}: {why}" for index, layer in enumerate(model.layers) for why in _reasons(layer, model.names, ranks, whole, rows)), None)
 
 
-def _reasons(layer: Layer, names: Names, ranks: int, whole: WholeExperts | None) -> Iterator[str]:
+def _reasons(layer: Layer, names: Names, ranks: int, whole: WholeExperts | None, rows: bool) -> Iterator[str]:
     yield from unknown(layer, SPLIT, one=True)
     part = layer.mixer
-    if isinstance(part, Attention | Latent) and part.heads % ranks:
+    if rows and isinstance(attends := attention_of(part), Latent) and attends.indexer is not None:
+        yield "an indexer chooses what its queries attend to, which is not shared out by rows: take latent_attention='heads'"
+    elif rows and attends is not None and not isinstance(attends, Latent):
+        yield "its attention has no latents, and is not shared out by rows as that of others: take latent_attention='heads'"
+    if isinstance(part, Attention | Latent) and part.heads % ranks and not (rows and isinstance(part, Latent)):
         yield f"{part.heads} query heads cannot be shared out among {ranks} ranks: take a number that divides them"
     if isinstance(part, Recurrent):
         yield from (f"{what}: {count}, which cannot be shared out among {ranks} ranks: take a number that divides them" for what, count in recurrent_split.divided(part).items() if count % ranks)
@@ -103,7 +111,7 @@ def narrowed(model: Model, split: Split) -> Model:
 def _narrow_layer(layer: Layer, split: Split) -> Layer:
     mixer, ffn = layer.mixer, layer.ffn
     if isinstance(mixer, Latent):
-        mixer = replace(mixer, heads=len(split.of(mixer.heads)))
+        mixer = replace(mixer, share=RowShare(split.rank, split.ranks)) if split.rows else replace(mixer, heads=len(split.of(mixer.heads)))
     elif isinstance(mixer, Attention):
         mixer = _narrow(mixer, split)
     elif isinstance(mixer, Recurrent):
@@ -138,7 +146,7 @@ def cuts(model: Model, split: Split) -> dict[str, Cut]:
 def _mixer_cuts(part: Mixer | None, names: Names, split: Split) -> Iterator[tuple[str, Cut]]:
     if isinstance(part, Attention):
         yield from _attention_cuts(part, names, split)
-    elif isinstance(part, Latent):
+    elif isinstance(part, Latent) and not split.rows:
         yield from _latent_cuts(part, names, split)
     elif isinstance(part, Recurrent):
         yield from recurrent_split.pieces(part, names, split)

@@ -38,16 +38,16 @@ class Place(NamedTuple):
     split: Split
 
     @classmethod
-    def of(cls, rank: int, ranks: int, stages: int, whole: WholeExperts | None = None) -> Place:
-        """Ranks of a stage follow each other. whole: see `Split`."""
+    def of(cls, rank: int, ranks: int, stages: int, whole: WholeExperts | None = None, rows: bool = False) -> Place:
+        """Ranks of a stage follow each other. whole, rows: see `Split`."""
         each = ranks // stages
-        return cls(rank // each, stages, Split(rank % each, each, whole))
+        return cls(rank // each, stages, Split(rank % each, each, whole, rows))
 
     @classmethod
-    def all(cls, parts: Parts) -> list[Place]:
-        """In the order of the ranks."""
+    def all(cls, parts: Parts, rows: bool = False) -> list[Place]:
+        """In the order of the ranks. rows: see `Split`."""
         whole = WholeExperts(parts.redundant_experts) if parts.expert_parallel else None
-        return [cls.of(rank, parts.ranks, parts.pipeline_parallel, whole) for rank in range(parts.ranks)]
+        return [cls.of(rank, parts.ranks, parts.pipeline_parallel, whole, rows) for rank in range(parts.ranks)]
 
     @property
     def rank(self) -> int:
@@ -196,14 +196,14 @@ def part_of(checkpoint: Checkpoint, place: Place) -> Checkpoint:
     return of_stage(replace(share, sources=[cut(source, checkpoint.model) for source in share.sources]), cuts, place.stage)
 
 
-def require_state(path: Path, parts: Parts, load_format: str = "auto", changes: bool = False) -> None:
+def require_state(path: Path, parts: Parts, load_format: str = "auto", changes: bool = False, rows: bool = False) -> None:
     """Compares what lies there for each rank with what that rank will load; nothing where `path` is no sharded state.
 
-    changes: see `require_packed_so`. Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
+    changes: see `require_packed_so`.  rows: see `Split`. Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
     """
     if not is_state(path, load_format):
         return
     share_in(path, parts, 0)  # however many ranks an engine is asked for, a state has no more than it has files for
-    for place in Place.all(parts):
+    for place in Place.all(parts, rows):
         mine = part_of(place.open(path, load_format=load_format), place)
         require_packed_so(plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine), changes)

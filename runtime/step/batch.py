@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from .adapter_rows import AdapterRows
 from .window_slots import WindowSlots
+
+if TYPE_CHECKING:
+    from .own_rows import OwnRows
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class Batch:
     adapters: which rows have one; None: none has.
     entering: of a stage behind the first one, [T, hidden]: what comes from the stage before; it may be written over.
     waits: attention is to start when what stands in front of it has ended, not under its tail.
+    own: the rows that this rank attends for, of models whose attention is shared out among ranks by rows.
     """
 
     token_ids: Tensor
@@ -82,6 +86,7 @@ class Batch:
     adapters: AdapterRows | None = None
     entering: Tensor | None = None
     waits: bool = False
+    own: OwnRows | None = None
 
     @property
     def whole(self) -> bool:

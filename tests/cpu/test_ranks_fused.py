@@ -69,18 +69,19 @@ class Shuffled:
 
 
 def steps_of_ranks(
-    path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain, meet: Any = TurnRanks
+    path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain, meet: Any = TurnRanks,
+    ranks: int = 2, by_rows: bool = False, attention: str = "torch_native",
 ) -> tuple[list[torch.Tensor], Any]:
-    """Rank 0's logits of each step's every row, and its model. whole: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU.  meet: makes what a rank adds up by."""
-    turns, found, errors = Turns(2), {}, []
+    """Rank 0's logits of each step's every row, and its model. whole, by_rows: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU.  meet: makes what a rank adds up by."""
+    turns, found, errors = Turns(ranks), {}, []
 
     def compute(rank: int) -> None:
         with turns.turn:
             try:
-                model = load_share(path, dtype, CPU, Split(rank, 2, whole))
+                model = load_share(path, dtype, CPU, Split(rank, ranks, whole, by_rows))
                 lay(model)
                 rows: dict[int, Row] = {}
-                rig = checks.FusedRig(path, dtype, model=joined(model, meet(rank, turns)), attention="torch_native")
+                rig = checks.FusedRig(path, dtype, model=joined(model, meet(rank, turns)), attention=attention)
                 logits = []
                 with torch.inference_mode():
                     for number, step in enumerate(work):
@@ -93,7 +94,7 @@ def steps_of_ranks(
                 turns.turn.notify_all()
                 raise
 
-    threads = [threading.Thread(target=compute, args=(rank,)) for rank in range(2)]
+    threads = [threading.Thread(target=compute, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,0 +1,68 @@
+"""Of a step that several ranks compute together, the rows that one of them attends for, as a batch of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from torch import Tensor
+
+from .batch import Batch, DeviceBatch
+
+
+class RowShare(NamedTuple):
+    """Which part of a step's rows is this rank's."""
+
+    rank: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRows:
+    """rows: which of the step's.  batch: of them alone, to be planned and attended; None: there are none."""
+
+    rows: slice
+    batch: Batch | None
+
+
+def own_rows(batch: Batch, share: RowShare) -> OwnRows:
+    """A sequence whose rows lie on several ranks has on each a context that ends with the last row there."""
+    total = len(batch.token_ids)
+    start, stop = (total * number // share.ranks for number in (share.rank, share.rank + 1))
+    if start == stop:
+        return OwnRows(slice(start, stop), None)
+    return OwnRows(slice(start, stop), _cut(batch, start, stop))
+
+
+def _cut(batch: Batch, start: int, stop: int) -> Batch:
+    """The batch of the rows [start, stop); it has no logits, and nothing is stored by it."""
+    begins = list(accumulate(batch.query_lens, initial=0))
+    here = [index for index, (begin, end) in enumerate(pairwise(begins)) if begin < stop and end > start]
+    sequences = slice(here[0], here[-1] + 1)
+    behind = max(0, begins[sequences.stop] - stop)  # tokens of the last sequence that are other ranks'
+    lengths = [min(begins[index + 1], stop) - max(begins[index], start) for index in range(sequences.start, sequences.stop)]
+    contexts = batch.context_lens[sequences]
+    contexts[-1] -= behind
+    slots = list(batch.context_slots[sequences])
+    slots[-1] = slots[-1][: contexts[-1]]
+    rows = slice(start, stop)
+    return replace(
+        batch, token_ids=batch.token_ids[rows], positions=batch.positions[rows], slots=batch.slots[rows], query_lens=lengths, context_lens=contexts, context_slots=slots,
+        logit_rows=batch.logit_rows[:0], plan=None, chosen=None, pools=[], device=None if batch.device is None else _on_device(batch.device, sequences, rows),
+        state_read=None, state_write=None, windows=None, adapters=None, entering=None, own=None,
+    )  # fmt: skip
+
+
+def _on_device(device: DeviceBatch, sequences: slice, rows: slice) -> DeviceBatch:
+    """Of a static batch, whose sequences have one row each, everything at addresses that stay."""
+    starts, contexts = _bounds(device, sequences, rows)
+    return replace(device, rows=device.rows[sequences], token_rows=device.token_rows[rows], starts=starts, contexts=contexts)
+
+
+def _bounds(device: DeviceBatch, sequences: slice, rows: slice) -> tuple[Tensor, Tensor]:
+    if device.static:
+        return device.starts[: sequences.stop - sequences.start + 1], device.contexts[sequences]
+    starts = device.starts[sequences.start : sequences.stop + 1]
+    behind = (starts[1:] - rows.stop).clamp(min=0)
+    return starts.clamp(rows.start, rows.stop) - rows.start, device.contexts[sequences] - behind
