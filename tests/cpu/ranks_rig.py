@@ -50,14 +50,14 @@ class ThreadRanks:
 
 def steps_of_ranks(
     path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: WholeExperts | None = None, before: Any = None, transform: Any = None,
-    by_rows: bool = False, attention: str = "auto",
+    by_rows: bool = False, attention: str = "auto", kept: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
     """Rank 0's logits of each step's every row, computed by so many ranks. whole, by_rows: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  transform: of each projection."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
 
     def compute(rank: int) -> list[torch.Tensor]:
         model = joined(load_share(path, dtype, CPU, Split(rank, ranks, whole, by_rows), transform=transform), ThreadRanks(rank, table, meet))
-        rig, rows = Rig(path, dtype, model=model, attention=attention), {}
+        rig, rows = Rig(path, dtype, model=model, attention=attention, kept=kept), {}
         found = []
         with torch.inference_mode():
             for number, step in enumerate(work):
