@@ -27,7 +27,7 @@ def claim(module: Module, rounds_rows: bool = False) -> Claim:
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
         scale = reach.spread(tensors["weight_scale"], weight)
-        zero = reach.spread(tensors[names[2]].short(), weight) + MIDDLE if len(names) == 3 else float(MIDDLE)
+        zero = one_zero(reach.spread(tensors[names[2]].short(), weight) + MIDDLE, MIDDLE) if len(names) == 3 else float(MIDDLE)
         return Grouped(unsigned(tensors["weight"]), scale, reach.inputs, 256, zero, rounds_rows=rounds_rows)
 
     return module.claim(f"int8, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read)
@@ -43,6 +43,11 @@ def claim_bitsandbytes(module: Module) -> Claim:
         return Grouped(unsigned(tensors["weight"]), scale, weight[1], 256, float(MIDDLE))
 
     return module.claim("bitsandbytes, int8", weight, ("weight", "SCB"), read, ("weight_format",))
+
+
+def one_zero(zero: Tensor, middle: int) -> Tensor | float:
+    """The middle where all of them are it: kernels need no number a group then."""
+    return float(middle) if bool((zero == middle).all()) else zero
 
 
 def unsigned(q: Tensor) -> Tensor:

@@ -122,9 +122,15 @@ def _bitsandbytes(asked: Asked) -> Notes:
         yield f"load_in_8bit: {WEIGHTS_ONLY}"
 
 
+NTILES = '"int4_tile_packed_ntile": 16'
+
+
 def _torchao(asked: Asked) -> Notes:
-    if "Activation" in json.dumps(asked.keys.get("quant_type"), default=str):
-        yield f"quant_type: {WEIGHTS_ONLY}"
+    types = json.dumps(asked.keys.get("quant_type"), default=str)
+    if NTILES in types and "TILE_PACKED_TO_4D" in types:
+        raise asked.refused("int4_tile_packed_ntile", 16, "such tiles are an AMD card's and are not read; quantise it in the format 'plain'")
+    if "Activation" in types:
+        yield f"quant_type: {ROWS_TOO if asked.rounds_rows() else WEIGHTS_ONLY}"
 
 
 def _nothing(asked: Asked) -> Notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, torchao
@@ -12,6 +13,7 @@ from .kv import other_kind
 from .methods import asked_of, notes_of
 from .schemes import schemes
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 SIGNS = (
     "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "weight_global_scale", "weight_zero_point", "qweight", "qzeros",
     "W_q", "SCB", "_weight_qdata", "weight.absmax", "codebooks",
@@ -24,10 +26,10 @@ class Readers:
     other_kv: why its scales of keys and values are none of float8; None: they may be.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        """Raises ConfigError for what the configuration asks and no reader does."""
+    def __init__(self, asked: Asked, said: Mapping[str, Any] = NOTHING) -> None:
+        """said: see `told`. Raises ConfigError for what the configuration asks and no reader does."""
         self.notes, self.other_kv = tuple(notes_of(asked)), other_kind(asked)
-        self._asked, self._schemes, self._blocks = asked, schemes(asked), asked.blocks()
+        self._asked, self._schemes, self._blocks, self._said = asked, schemes(asked), asked.blocks(), said
 
     @classmethod
     def of(cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None) -> Readers:
@@ -36,6 +38,10 @@ class Readers:
         Raises ConfigError for a method that is not read, and for keys whose value changes results and is not understood.
         """
         return cls(asked_of(quantization, where, beside or {}))
+
+    def told(self, said: Mapping[str, Any]) -> Readers:
+        """The same that know what the files say beside their tensors, by the names of weights."""
+        return Readers(self._asked, said)
 
     def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
         """How the weight of `module` is read; None: it is a plain one. siblings: every tensor named module.*, by the rest.
@@ -59,7 +65,7 @@ class Readers:
         if module.has("blocks", "scales"):
             return float4.claim_blocks(module)
         if module.has("_weight_qdata"):
-            return torchao.claim(module, self._blocks)
+            return torchao.claim(module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows())
         if state := bitsandbytes.state_of(module):
             return bitsandbytes.claim(module, state)
         return hqq.claim(module) if module.has("W_q") else None
