@@ -232,7 +232,8 @@ ANY = {"_weight_qdata": torch.zeros(4, 4).byte(), "_weight_scale": torch.ones(4,
 @pytest.mark.parametrize(
     "module, message",
     [
-        (({}, ANY), r"q_proj._weight_qdata \(U8 \[4, 4\]\) is neither int8 nor float8, and the file does not say"),
+        (({}, ANY), r"q_proj._weight_qdata \(U8 \[4, 4\]\) is none of int8 or float8, and its file does not say"),
+        (({}, PLAIN[1]), r"q_proj._weight_qdata \(I8 .* is none of int8 or float8"),
         (({}, {**ANY, "_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(3, 1)}), r"q_proj._weight_scale \(F32 \[3, 1\]\) fits no weight"),
         ((said("Int4PreshuffledTensor"), ANY), "is of the class 'Int4PreshuffledTensor', which is not read; .*Int4Tensor"),
         ((said("IntxOpaqueTensor"), ANY), "is of the class 'IntxOpaqueTensor'"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..grouped import Grouped
 from . import float4, float8, int8
-from .claim import Claim, Module
+from .claim import FLOATS, Claim, Module
 from .scales import Reach
 from .swizzled import straight
 from .torchao_int4 import claim_plain, claim_tiles, claim_unpacked, claim_words
@@ -46,8 +46,8 @@ def _inner(module: Module, blocks: list[Reach], said: Said, rounds_rows: bool) -
         return _floats(module, said)
     if said.kind not in ("", *BYTES):
         raise module.wrong("weight", f"is of the class {said.kind[:60]!r}, which is not read; quantise it again as one of {', '.join((*BYTES, *INT4, MX, NV))}")
-    if module.dtype("weight") not in ("I8", *float8.FLOAT8):
-        raise module.wrong("weight", "is neither int8 nor float8, and the file does not say what else it is; quantise it again")
+    if module.dtype("weight") not in ("I8", *float8.FLOAT8) or module.dtype("weight_zero_point") in FLOATS:
+        raise module.wrong("weight", "is none of int8 or float8, and its file does not say beside it what else; save the model by transformers again")
     return int8.claim(module, rounds_rows) if module.dtype("weight") == "I8" else float8.claim(module, blocks)
 
 
