@@ -163,6 +163,18 @@ def test_zeros_and_offsets_that_are_none_cost_the_kernels_nothing() -> None:
     assert found.zero == 8.0 and found.levels == 16
 
 
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_inputs_that_are_multiplied_first(kind: str) -> None:
+    """As AWQ and SmoothQuant ask; the groups that are left hold an input each, and are restored where it is computed."""
+    told, tensors, dense = SAMPLES[kind](4)
+    inputs = torch.rand(dense.shape[1]).bfloat16() + 0.5
+    for shaped in (inputs, inputs[None]):
+        found = weight(told, {**tensors, "_weight_act_pre_scale": shaped})
+        assert found.group == 1
+        torch.testing.assert_close(found.dense(), dense * inputs.float(), rtol=1e-5, atol=1e-4)
+    assert claimed(CONFIG, {**tensors, "_weight_act_pre_scale": inputs}, told=told).format.endswith(", inputs multiplied")
+
+
 def swizzled(scales: Tensor) -> Tensor:
     """As cuBLAS wants them, number by number."""
     rows, columns = scales.shape
@@ -242,7 +254,8 @@ ANY = {"_weight_qdata": torch.zeros(4, 4).byte(), "_weight_scale": torch.ones(4,
         (({WEIGHT: 3}, ANY), "is described by 3"),
         (({WEIGHT: '{"_type": 3}'}, ANY), "is described by"),
         (({WEIGHT: '{"_type": "Int4Tensor", "_data": []}'}, ANY), "is described by"),
-        (changed(PLAIN, {}, _weight_act_pre_scale=torch.ones(4)), r"_weight_act_pre_scale .* multiplies the inputs \(AWQ, SmoothQuant\)"),
+        (changed(PLAIN, {}, _weight_act_pre_scale=torch.ones(4)), r"_weight_act_pre_scale \(F32 \[4\]\) must be a number for each of"),
+        (changed(PLAIN, {}, _weight_act_pre_scale=torch.ones(4).int()), "_weight_act_pre_scale .* must be F32"),
         (changed(PLAIN, {"block_size": [1, 0]}), r"_weight_qdata .* has block_size \[1, 0\] beside it in its file"),
         (changed(PLAIN, {"block_size": [2, 32]}), "has block_size"),
         (changed(PLAIN, {"block_size": [1, 16]}), r"_weight_scale .* must have shape"),
