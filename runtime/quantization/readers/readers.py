@@ -78,7 +78,7 @@ class Readers:
         if dtype == "I8" and module.has("SCB"):
             return int8.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
-            return int8.claim(module, self._asked.rounds_rows())
+            return int8.claim(module, self._asked.rounds_rows(), self._schemes)
         return float8.claim(module, self._blocks) if dtype.startswith("F8_") else None
 
 

@@ -11,13 +11,12 @@ from ..grouped import Grouped
 from .bits import nibbles, stream
 from .claim import FLOATS, Claim, Module
 from .grouping import described
-from .int8 import one_zero, unsigned
+from .int8 import codes_of, levels_of, zeros_of
 from .torchao_said import Said
 
 SCALE, ZERO = "weight_scale", "weight_zero_point"
 TILES = "weight_scale_and_zero"
 MIDDLE = 8  # of four bits
-HALVES = {16: 8, 256: 128}  # by levels
 ROWS, LANES = 8, 4  # of a tile: outputs, and lanes that share one
 WORDS = (1, 2, 4)  # of a lane, one after the other
 
@@ -47,7 +46,7 @@ def claim_words(module: Module, said: Said) -> Claim:
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
         zero = tensors[ZERO].T.contiguous()
         codes = stream(tensors["weight"], 4, weight[1]).contiguous()
-        return Grouped(codes, tensors[SCALE].T.contiguous(), group, zero=one_zero(zero.short(), MIDDLE))
+        return Grouped(codes, tensors[SCALE].T.contiguous(), group, zero=zeros_of(zero.short() - MIDDLE, 16))
 
     return module.claim(f"4 bits in words, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
@@ -88,14 +87,13 @@ def claim_unpacked(module: Module, said: Said) -> Claim:
     weight = module.matrix("weight", ("I8",))
     module.expect(SCALE, FLOATS, reach.grid(weight))
     module.expect(ZERO, ("I8", *FLOATS), reach.grid(weight))
-    levels = 16 if bits <= 4 else 256
+    levels = levels_of(bits)
     group = min(reach.inputs, weight[1])
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
-        codes, zero = _checked(module, tensors["weight"], bits), tensors[ZERO]
-        zero = reach.spread(zero.short() if zero.dtype == torch.int8 else zero.float(), weight) + HALVES[levels]
-        codes = unsigned(codes) if levels == 256 else (codes.contiguous() + MIDDLE).view(torch.uint8)
-        return Grouped(codes, reach.spread(tensors[SCALE], weight), group, levels, one_zero(zero, HALVES[levels]))
+        codes, zero = codes_of(module, tensors["weight"], bits), tensors[ZERO]
+        spread = reach.spread(zero.short() if zero.dtype == torch.int8 else zero.float(), weight)
+        return Grouped(codes, reach.spread(tensors[SCALE], weight), group, levels, zeros_of(spread, levels))
 
     return module.claim(f"{bits} bits in bytes, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
@@ -117,10 +115,3 @@ def _group(module: Module, said: Said, weight: tuple[int, int], names: tuple[str
     for name in names:
         module.expect(name, dtypes, (-(-weight[1] // group), weight[0]))
     return min(group, weight[1])
-
-
-def _checked(module: Module, codes: Tensor, bits: int) -> Tensor:
-    low, high = codes.aminmax()
-    if int(low) < -(2 ** (bits - 1)) or int(high) >= 2 ** (bits - 1):
-        raise module.wrong("weight", f"holds numbers from {int(low)} to {int(high)}, {bits} bits have none of these; quantise it again")
-    return codes
