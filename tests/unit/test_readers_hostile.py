@@ -133,5 +133,5 @@ def test_where_modelopt_says_it() -> None:
         Readers.of(inner, "config.json"),
     ):
         assert readers.notes == ("quant_algo 'FP8': activations are not rounded: the weights alone are read in few bits",)
-    with pytest.raises(ConfigError, match="'quant_algo' is 'W4A8_AWQ': this algorithm is not read; take the unquantised"):
-        Readers.of({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "config.json")
+    with pytest.raises(ConfigError, match="'quant_algo' is 'NVFP4_SVD': this algorithm is not read; take the unquantised"):
+        Readers.of({"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"}, "config.json")

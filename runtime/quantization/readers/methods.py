@@ -72,13 +72,19 @@ def _formats(asked: Asked) -> Iterator[tuple[str, Any]]:
             yield f"config_groups.{name}.format", group["format"]
 
 
-MODELOPT = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "MXFP8", "MXFP4", "MIXED_PRECISION")
-FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4")
+MODELOPT = (
+    "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP8", "MXFP4",
+    "W4A8_MXFP4_FP8", "W4A16_AWQ", "W4A8_AWQ", "W8A16", "W8A8_SQ_PER_CHANNEL", "MIXED_PRECISION",
+)  # fmt: skip
+FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4", "W4A16_AWQ", "W8A16")
 
 
 def _modelopt(asked: Asked) -> Notes:
-    asked.one_of("quant_algo", MODELOPT, f"this algorithm is not read; take the unquantised checkpoint, or one of {', '.join(MODELOPT)}")
-    if asked.keys.get("quant_algo") not in FOR_WEIGHTS:
+    algorithm = asked.keys.get("quant_algo")
+    algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm  # it writes some of them small
+    if algorithm is not None and algorithm not in MODELOPT:
+        raise asked.refused("quant_algo", asked.keys["quant_algo"], f"this algorithm is not read; take the unquantised checkpoint, or one of {', '.join(MODELOPT)}")
+    if algorithm not in FOR_WEIGHTS:
         yield f"quant_algo {asked.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
 
 

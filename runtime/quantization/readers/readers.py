@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, torchao
+from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, pairs, torchao
 from .asked import Asked
-from .claim import Claim, Module, Sibling
+from .claim import FLOATS, Claim, Module, Sibling
+from .inputs import scaled, without
 from .kv import other_kind
 from .methods import asked_of, notes_of
 from .schemes import schemes
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+OF_INPUTS = "pre_quant_scale"  # ModelOpt's
 SIGNS = (
     "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "weight_global_scale", "weight_zero_point", "qweight", "qzeros",
     "W_q", "SCB", "_weight_qdata", "weight.absmax", "codebooks",
@@ -49,6 +51,9 @@ class Readers:
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
         found = Module(module, siblings)
+        if found.has(OF_INPUTS):
+            inner = self.claim(module, without(found, OF_INPUTS).siblings)
+            return None if inner is None else scaled(found, OF_INPUTS, inner)
         claim = self._by_names(found) or self._by_dtype(found)
         if claim is None:
             _check_plain(found)
@@ -74,7 +79,7 @@ class Readers:
         """Formats that call them weight."""
         dtype = module.dtype("weight")
         if dtype == "U8" and module.has("weight_scale"):
-            return float4.claim(module, "weight")
+            return pairs.claim(module) if module.dtype("weight_scale") in FLOATS else float4.claim(module, "weight")
         if dtype == "I8" and module.has("SCB"):
             return int8.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):

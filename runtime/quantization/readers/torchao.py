@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from ..grouped import Grouped
 from . import float4, float8, int8
 from .claim import FLOATS, Claim, Module
+from .inputs import scaled, without
 from .scales import Reach
 from .swizzled import straight
 from .torchao_int4 import claim_plain, claim_tiles, claim_unpacked, claim_words
@@ -29,31 +28,16 @@ OF_INPUTS = "_weight_act_pre_scale"
 
 def claim(module: Module, blocks: list[Reach], text: object = None, rounds_rows: bool = False) -> Claim:
     """text: what the file says of the weight; where it says nothing, int8 and float8 are read.  rounds_rows: see `int8.claim`."""
-    again = Module(module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items() if name != OF_INPUTS}, CALLED)
-    inner = _inner(again, blocks, said_of(again, text), rounds_rows and not module.has(OF_INPUTS))
-    inner = _scaled(module, inner) if module.has(OF_INPUTS) else inner
+    if module.has(OF_INPUTS):
+        return scaled(module, OF_INPUTS, claim(without(module, OF_INPUTS), blocks, text))
+    again = Module(module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
+    inner = _inner(again, blocks, said_of(again, text), rounds_rows)
     names, unused = (tuple(CALLED.get(name, name) for name in part) for part in (inner.names, inner.unused))
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
         return inner.read({PLAIN.get(name, name): tensor for name, tensor in tensors.items()})
 
     return Claim(f"torchao, {inner.format}", inner.shape, names, unused, read)
-
-
-def _scaled(module: Module, claim: Claim) -> Claim:
-    """Of AWQ and SmoothQuant, whose inputs are multiplied first: there is no place for that beside groups, so that each input becomes one."""
-    wide = claim.shape[1]
-    if module.expect(OF_INPUTS, FLOATS) not in ((wide,), (1, wide)):
-        raise module.wrong(OF_INPUTS, f"must be a number for each of {wide} inputs; quantise it again")
-
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
-        weight, inputs = claim.read(tensors), tensors[OF_INPUTS].float().view(-1)
-        there = {name: part for name in ("scale", "zero", "offset") if isinstance(part := getattr(weight, name), Tensor)}
-        spread = {name: part.float().repeat_interleave(weight.group, 1)[:, :wide] for name, part in there.items()}
-        parts: dict[str, Any] = {name: part if name == "zero" else part * inputs for name, part in spread.items()}
-        return replace(weight, group=1, **parts)
-
-    return claim._replace(format=f"{claim.format}, inputs multiplied", names=(*claim.names, OF_INPUTS), read=read)
 
 
 def _inner(module: Module, blocks: list[Reach], said: Said, rounds_rows: bool) -> Claim:
