@@ -98,7 +98,7 @@ def wild(rng: random.Random, depth: int = 0) -> Any:
     return rng.choice(kinds)
 
 
-KEYS = ("bits", "group_size", "sym", "config_groups", "format", "weight_block_size", "sparsity_config", "quant_algo", "act_bits", "version", "fmt", "quant_type", "quantization")
+KEYS = ("global_quant_config", "layer_quant_config", "export", "algo_config", "bits", "group_size", "sym", "config_groups", "format", "weight_block_size", "sparsity_config", "quant_algo", "act_bits", "version", "fmt", "quant_type", "quantization")
 
 
 def test_configurations_of_any_values_are_read_or_refused() -> None:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
+from . import quark
 from .asked import Asked
 from .grouping import SIZES
 
 REFUSED = (
-    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "quanto", "quark",
+    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "quanto",
     "quip", "quip_sharp", "sinq", "spqr", "vptq",
 )  # fmt: skip
 INSTEAD = "take the unquantised checkpoint, or one of these: "
@@ -139,6 +140,26 @@ def _torchao(asked: Asked) -> Notes:
         yield f"quant_type: {ROWS_TOO if asked.rounds_rows() else WEIGHTS_ONLY}"
 
 
+ALGORITHMS = ("awq", "gptq", "gptaq", "qronos", "smooth", "smoothquant", "autosmoothquant", "autoround")  # that leave nothing to do to inputs
+
+
+def _quark(asked: Asked) -> Notes:
+    export = asked.table("export")
+    for key, known in (("weight_format", "real_quantized"), ("pack_method", "reorder")):
+        if export.get(key, known) != known:
+            raise asked.refused(f"export.{key}", export[key], f"only {known!r} is read; export it so")
+    for where, spec in quark.weights(asked):
+        if spec.get("dtype") not in quark.READ:
+            raise asked.refused(f"{where}.dtype", spec.get("dtype"), f"weights of this dtype are not read; known ones: {', '.join(quark.READ)}")
+    algorithms = asked.keys.get("algo_config") or []
+    for each in algorithms if isinstance(algorithms, list) else [algorithms]:
+        name = each.get("name") if isinstance(each, Mapping) else each
+        if not isinstance(name, str) or name.lower() not in ALGORITHMS:
+            raise asked.refused("algo_config", name, f"what it does to inputs is not computed; known ones: {', '.join(ALGORITHMS)}")
+    if any(isinstance(each, Mapping) and each.get("input_tensors") for each in (asked.keys.get("global_quant_config"), *asked.table("layer_quant_config").values())):
+        yield f"quark: {WEIGHTS_ONLY}"
+
+
 def _nothing(asked: Asked) -> Notes:
     """The headers say it all."""
     return iter(())
@@ -156,6 +177,7 @@ METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "bitsandbytes": _bitsandbytes,
     "hqq": _nothing,
     "mxfp4": _nothing,
+    "quark": _quark,
     "torchao": _torchao,
     "intel/auto-round": _auto_round,
 }

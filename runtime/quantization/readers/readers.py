@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, pairs, torchao
+from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, pairs, quark, torchao
 from .asked import Asked
 from .claim import FLOATS, Claim, Module, Sibling
 from .inputs import scaled, without
@@ -78,6 +78,8 @@ class Readers:
     def _by_dtype(self, module: Module) -> Claim | None:
         """Formats that call them weight."""
         dtype = module.dtype("weight")
+        if dtype == "I32" and module.has("weight_scale") and self._asked.method == quark.METHOD:
+            return quark.claim(module, self._asked)
         if dtype == "U8" and module.has("weight_scale"):
             return pairs.claim(module) if module.dtype("weight_scale") in FLOATS else float4.claim(module, "weight")
         if dtype == "I8" and module.has("SCB"):
