@@ -110,15 +110,18 @@ def _awq(asked: Asked) -> Notes:
     return iter(())
 
 
-PACKINGS = ("auto_round:auto_gptq", "auto_round:auto_awq", "auto_gptq", "auto_awq")
+PACKINGS = ("auto_round:auto_gptq", "auto_round:auto_awq", "auto_gptq", "auto_awq", "auto_round:llm_compressor", "auto_round:fp8_static", "auto_round:fp8")
+ROUNDED_TO = ("int", "fp", "fp8", "fp8_e4m3", "mx_fp", "mx_fp4", "mx_fp8", "mx_fp_rceil", "nv_fp", "nv_fp4", "nv_fp4_with_static_gs")
 
 
 def _auto_round(asked: Asked) -> Notes:
     asked.one_of("packing_format", PACKINGS, f"this packing is not read; known ones: {', '.join(PACKINGS)}; export the checkpoint in one of them")
-    asked.one_of("data_type", ("int",), "only whole numbers are read; export the checkpoint in another format")
+    asked.one_of("data_type", ROUNDED_TO, f"weights of this kind are not read; known ones: {', '.join(ROUNDED_TO)}; export the checkpoint in one of them")
+    asked.one_of("fmt", ("e4m3",), "float8 weights are read as e4m3 only; export the checkpoint so")
     asked.none_of(["rotation_config", "hadamard_config", "transform_config"], "it is not computed; take a checkpoint without it")
     asked.size("bits", most=8)
-    asked.size(*SIZES)
+    if asked.keys.get("data_type", "int") == "int":  # of float8 the shapes tell, and this may be a block's two sizes
+        asked.size(*SIZES)
     if (asked.size("act_bits", most=64) or 16) < 16:
         yield f"act_bits {asked.keys['act_bits']!r}: {WEIGHTS_ONLY}"
 
