@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import edit_json, write_checkpoint
+from file_server import served
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from test_few_bits_loading import FORMATS, WEIGHTS, logits, restored, write
@@ -21,7 +22,7 @@ __all__ = ["restored"]
 KINDS = ("int4", "int8 and int4", "int3, embedding of int8", "MXFP4", "NVFP4")
 
 
-def text(path: Path, dtype: str = "float32") -> str:
+def text(path: Path | str, dtype: str = "float32") -> str:
     with Engine(path, device="cpu", dtype=dtype, kv_tokens=256) as engine:
         return engine.generate("Once upon a time", SamplingParams(max_tokens=24, temperature=0)).text
 
@@ -43,6 +44,13 @@ def test_shards_that_each_say_what_their_weights_are(tmp_path: Path, restored: N
         save_file(held, few / file_, said)
     (few / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {name: file_ for file_, held in parts.items() for name in held}}))
     assert torch.equal(logits(few), logits(whole))
+
+
+def test_files_of_a_server_say_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, _ = write(tmp_path, *FORMATS["torchao"])
+    monkeypatch.setenv("SGL_CACHE", str(tmp_path / "cache"))
+    with served(tmp_path) as server:
+        assert text(f"{server.url}/few") == text(few)
 
 
 def test_a_file_that_says_nothing_or_something_else_is_refused_by_the_tensor(tmp_path: Path) -> None:
