@@ -16,7 +16,7 @@ NAME = "model.layers.0.self_attn.q_proj"
 DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e8m0fnu: "F8_E8M0", torch.float32: "F32", torch.float64: "F64",
     torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16",
-    torch.int32: "I32", torch.int64: "I64", torch.bool: "BOOL",
+    torch.uint32: "U32", torch.int32: "I32", torch.int64: "I64", torch.bool: "BOOL",
 }  # fmt: skip
 
 Tensors = dict[str, Tensor]

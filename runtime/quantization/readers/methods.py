@@ -179,6 +179,7 @@ METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "auto-round": _auto_round,
     "bitsandbytes": _bitsandbytes,
     "hqq": _nothing,
+    "mlx": _nothing,
     "mxfp4": _nothing,
     "quark": _quark,
     "torchao": _torchao,
@@ -187,7 +188,7 @@ METHODS: Mapping[str, Callable[[Asked], Notes]] = {
 
 
 OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
-TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "bits": "gptq"}
+TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "mode": "mlx", "bits": "gptq"}
 
 
 def asked_of(quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]) -> Asked:

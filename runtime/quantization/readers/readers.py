@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, pairs, quark, torchao
+from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, mlx, packed, pairs, quark, torchao
 from .asked import Asked
 from .claim import FLOATS, Claim, Module, Sibling
 from .inputs import scaled, without
@@ -80,6 +80,8 @@ class Readers:
         dtype = module.dtype("weight")
         if dtype == "I32" and module.has("weight_scale") and self._asked.method == quark.METHOD:
             return quark.claim(module, self._asked)
+        if dtype == "U32" and module.has("scales"):
+            return mlx.claim(module, self._asked)
         if dtype == "U8" and module.has("weight_scale"):
             return pairs.claim(module) if module.dtype("weight_scale") in FLOATS else float4.claim(module, "weight")
         if dtype == "I8" and module.has("SCB"):
