@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -19,11 +20,13 @@ CALLED = {"weight_scale": SCALES}
 FLOAT_BITS = {"mxfp4": 4, "nvfp4": 4, "mxfp8": 8}  # by mode
 GROUPS = {"mxfp4": 32, "nvfp4": 16, "mxfp8": 32}
 AFFINE = "affine"
+OF_EXPERT = re.compile(r"experts\.\d+\.(\w+)$")  # whose matrices lie in one tensor there
+OF_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
 def claim(module: Module, asked: Asked) -> Claim:
     """w[o, i] = q[o, i] * scales[o, g] + biases[o, g]. Bits and groups stand in the configuration, where a module may have its own."""
-    own = asked.keys.get(module.name)
+    own = asked.keys.get(module.name, asked.keys.get(OF_EXPERT.sub(_together, module.name)))
     says: Mapping[str, object] = {**asked.keys, **own} if isinstance(own, Mapping) else asked.keys
     mode = says.get("mode") or AFFINE
     if isinstance(mode, str) and mode in FLOAT_BITS:
@@ -41,6 +44,10 @@ def claim(module: Module, asked: Asked) -> Claim:
         return Grouped(codes, tensors[SCALES], min(group, inputs), 16 if bits <= 4 else 256, offset=tensors[BIASES])
 
     return module.claim(f"MLX, {bits} bits, {described(group, inputs)}", (out, inputs), ("weight", SCALES, BIASES), read)
+
+
+def _together(expert: re.Match[str]) -> str:
+    return f"switch_mlp.{OF_MIXTRAL.get(expert[1], expert[1])}"
 
 
 def _floats(module: Module, mode: str) -> Claim:
