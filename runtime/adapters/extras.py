@@ -55,6 +55,27 @@ class Table:
         yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
 
 
+Pair = tuple[Tensor, Tensor, float]  # of a module: A [rank, inputs], B [outputs, rank], and what B(Ax) is multiplied with
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an adapter has beside the pairs of its layers, as the modules of the whole model have it.
+
+    gains, offsets: float32 [outputs] by module, see `Extras`; of DoRA the other factor lies in the pairs.
+    mixtures: pairs of the modules of mixtures of experts, of which one may have several.
+    """
+
+    gains: dict[str, Tensor] = field(default_factory=dict)
+    offsets: dict[str, Tensor] = field(default_factory=dict)
+    embedding: Table | None = None
+    head: Table | None = None
+    mixtures: dict[str, list[Pair]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
+
+
 class Delta(NamedTuple):
     """What a pair adds to the outputs of a product that its module has: scale * second (first x). first: [rank, inputs].  second: [outputs, rank].
 
@@ -88,9 +109,8 @@ class Extras:
     def __bool__(self) -> bool:
         return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
 
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for _, tensor in self._named())
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (tensor for _, tensor in self._named())
 
     @property
     def kinds(self) -> list[str]:

@@ -29,16 +29,15 @@ class AdaptedMixture(ExpertsPart):
             setattr(self, name, AddedTo(getattr(base, name), self, ("", name)))
 
     def inner(self, x: Tensor) -> Tensor:
-        y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)
-        for extras, rows in self._law.special_rows(len(x)):
-            if self._layer in extras.mixtures:
-                self.added = extras.mixtures[self._layer]
-                y[rows], others[rows] = self.by_torch(x[rows]), False
-        if others.all():
+        own = [(extras.mixtures[self._layer], rows) for extras, rows in self._law.special_rows(len(x)) if self._layer in extras.mixtures]
+        if not own:
             return self._base.inner(x)
+        y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)
+        for self.added, rows in own:
+            y[rows], others[rows] = self.by_torch(x[rows]), False
         if others.any():
-            y[others] = self._base.inner(x[others])
-        return y
+            y[others] = self._base.here(x[others])
+        return y if self.ranks is None else self.ranks.summed(y)
 
     def _around(self, network: Any, key: int | str) -> Any:
         found = copy.copy(network)

@@ -49,8 +49,8 @@ class Law:
         self.special = {slot: adapter.extras for slot, adapter in adapters.items() if self.is_special(adapter)}
 
     def is_special(self, adapter: Adapter) -> bool:
-        """Whether its steps are the law's."""
-        return bool(adapter.extras)
+        """Whether its steps are the law's; on GPUs all ranks must say the same."""
+        return bool(adapter.beside)
 
     def captures(self, slots: Iterable[int]) -> bool:
         """Whether a step with the adapters of these slots may be a CUDA graph."""
@@ -58,7 +58,7 @@ class Law:
 
     def outside(self, adapter: Adapter) -> str:
         """What it has because of which its steps do not run where others' do (`fast`), for people."""
-        return "" if not self.fast or not self.is_special(adapter) else ", ".join(adapter.extras.kinds) or "pairs of mixers that torch computes"
+        return "" if not self.fast or not self.is_special(adapter) else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
 
     def special_rows(self, count: int) -> Iterator[tuple[Extras, Tensor]]:
         """Of as many rows of the step those whose adapters have more than pairs, int64: by adapter, or one by one."""

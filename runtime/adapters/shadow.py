@@ -6,6 +6,7 @@ The base itself is not touched: a step without adapters runs as if there were no
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from ..cache.states import StateMemory
 from ..models.block import Block
 from ..models.decoder import Decoder
 from ..models.experts import ExpertsPart
-from ..models.over_ranks import Summed, here
+from ..models.over_ranks import around
 from ..step.batch import Batch
 from .ends import AdaptedEmbedding, AdaptedHead
 from .mixture import AdaptedMixture
@@ -64,12 +65,10 @@ class Shadow:
         model.layers = [_beside(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
-            product = getattr(holder, site.name)
-            adapted = Adapted(here(product), site, self.law)
-            setattr(holder, site.name, Summed(adapted, product.ranks) if isinstance(product, Summed) else adapted)
+            setattr(holder, site.name, around(getattr(holder, site.name), partial(Adapted, site=site, law=self.law)))
         if special:
             model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
-            model.head.product = AdaptedHead(base.head.product, self.law)
+            model.head.product = around(base.head.product, partial(AdaptedHead, law=self.law))
             for block in model.layers:
                 if isinstance(block.ffn, ExpertsPart) and not base.fused:
                     block.ffn = AdaptedMixture(block.ffn, block.index, self.law)

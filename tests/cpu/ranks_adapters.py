@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ from sgl.runtime.errors import CheckpointError, ConfigError
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 PROMPT = list(range(40, 52))
+KINDS: dict[str, dict[str, Any]] = {
+    "dora": {"use_dora": True}, "biases": {"lora_bias": True, "target_modules": ["q_proj", "o_proj", "down_proj"]}, "ends": {"target_modules": ["embed_tokens", "lm_head", "v_proj"]}, "tokens": {"trainable_token_indices": [40, 45, 310], "target_modules": ["down_proj"]},
+    "tables": {"modules_to_save": ["lm_head", "embed_tokens"], "target_modules": ["q_proj"], "use_dora": True},
+}  # fmt: skip
 
 
 def write_adapters(tiny: Path, place: Path, count: int) -> list[Path]:
@@ -31,6 +36,33 @@ def write_adapters(tiny: Path, place: Path, count: int) -> list[Path]:
     return [place / str(number) for number in range(count)]
 
 
+def write_kinds(tiny: Path, place: Path) -> dict[str, Path]:
+    """Of adapters that have more than pairs, one of each kind, as PEFT writes them."""
+    from test_adapters_extras import trained
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    for seed, (name, keys) in enumerate(KINDS.items()):
+        trained(model, place / name, seed=seed, r=4, **keys)
+    return {name: place / name for name in KINDS}
+
+
+def with_kinds(one: Engine, several: Engine, folders: dict[str, Path]) -> None:
+    """Alone, and beside each other and plain rows: the texts are those of one rank."""
+    for engine in (one, several):
+        for name, folder in folders.items():
+            engine.adapters.load(name, folder)
+    told = [{info.name: info.outside for info in engine.adapters.list() if info.name in folders} for engine in (one, several)]
+    assert told[0] == told[1] and all(told[0].values())
+    names = [None, *folders]
+    expected = texts(one, names, together=False)
+    assert len({tuple(each) for each in expected}) > len(folders) // 2
+    for together in (True, False):
+        assert texts(several, names, together) == expected
+    for engine in (one, several):
+        for name in folders:
+            engine.adapters.unload(name)
+
+
 def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[int]]:
     engine.flush_cache()
     sequences, found = [], []
@@ -41,7 +73,10 @@ def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[
         found.append(sequence.generate(GREEDY))
         if not together:
             found[-1].result(60)
-    return [future.result(60).token_ids for future in found]
+    written = [future.result(60).token_ids for future in found]
+    for sequence in sequences:
+        sequence.close()
+    return written
 
 
 def with_adapters(one: Engine, several: Engine, folders: list[Path]) -> None:

@@ -16,7 +16,9 @@ from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
 from sgl.runtime.adapters.adapter import Adapter
+from sgl.runtime.adapters.base_weights import WeightsHere
 from sgl.runtime.adapters.compiled import CompiledLaw
+from sgl.runtime.adapters.laws import reads_more
 from sgl.runtime.adapters.product import Law
 from sgl.runtime.adapters.reading import Reader
 from sgl.runtime.adapters.shadow import Shadow
@@ -24,8 +26,6 @@ from sgl.runtime.adapters.sites import sites_of
 from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.loop.adapting import reads_more
-from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.sampling.params import SamplingParams
 
 TOLERANCE = 2e-5
@@ -91,7 +91,7 @@ def trained(model: Any, path: Path, **keys: Any) -> Any:
 
 def with_adapters(rig: Rig, *paths: Path, law: str = "compiled") -> tuple[Reader, list[Adapter]]:
     rig.model.adapted, sites = None, sites_of(rig.model.config, True)
-    reader = Reader(rig.model.config, sites, rig.model.dtype, base=rig.model)
+    reader = Reader(rig.model.config, sites, rig.model.dtype, base=WeightsHere(rig.model, sites))
     slots = Slots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(paths))}, False)
     adapters = [reader.read(path) for path in paths]
     for adapter in adapters:
@@ -270,7 +270,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch_where_they_are_not_to(tiny, tm
 def test_bits_of_other_mixers_and_of_mixtures_are_not_promised(architecture, keys, wanted, tmp_path):
     reference(architecture, **keys).save_pretrained(tmp_path / "base")
     model = Rig(tmp_path / "base").model
-    assert [reads_more(model, EngineConfig(deterministic=each)) for each in (True, False)] == [wanted, True]  # type: ignore[arg-type]
+    assert [reads_more(model, each) for each in (True, False)] == [wanted, True]
 
 
 def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_path):

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from family_cases import FAMILIES, write_family
-from family_checks import close
+from family_checks import close, logits_of, prompt, reference
+from ranks_rig import adapted
 from safetensors.torch import load_file, save_file
+from test_adapters_experts import CASES as EXPERTS
+from test_adapters_extras import CASES as EXTRAS
+from test_adapters_extras import GPT, MIXERS, TOLERANCE, trained
 
 from sgl.runtime.adapters.adapter import ABSENT, Adapter
 from sgl.runtime.adapters.sites import Site, sites_of
@@ -23,6 +27,12 @@ from sgl.runtime.parallel.stages import Place, load_part
 CPU = torch.device("cpu")
 KINDS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "FalconForCausalLM", "BloomForCausalLM", "GPTBigCodeForCausalLM", "Gemma2ForCausalLM")
 CASES = list({name: case for case, (name, _) in FAMILIES.items() if name in KINDS}.values())
+
+
+OF_PEFT = {case: EXTRAS[case] for case in ("dora and all", "dora with biases", "dora of merged", "dora transposed", "biases of pairs", "whole tables", "whole embedding, tied", "embedding and head alone", "embedding, scaled", "tokens")}
+OF_PEFT["biases behind cut inputs"] = GPT, {"bias": "lora_only", "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}
+OF_PEFT |= {case: MIXERS[case] for case in ("latent", "latent, dora", "mamba 2", "delta", "short convolutions")}
+OF_PEFT |= {case: EXPERTS[case] for case in ("all parameters", "shared", "mixtral", "in turn and transposed")}
 
 
 def pairs_of(model: Model) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]]:
@@ -79,3 +89,16 @@ def test_parts_are_those_of_a_merged_checkpoint(case: str, stages: int, tmp_path
             close(matrix(part, site), after - before, 1e-4, f"rank {rank}: {site.modules}")
     assert bytes_of_ranks(model, stages, 2, {8: 2, 16: 1}, 4) == sum(there) > 0
     assert most_of_a_rank(model, stages, 2, {8: 2, 16: 1}, 4) == max(there)
+
+
+@pytest.mark.parametrize("case", OF_PEFT)
+def test_logits_over_ranks_are_those_of_peft(case: str, tmp_path: Path) -> None:
+    (architecture, keys), lora = OF_PEFT[case]
+    model = reference(architecture, **keys)
+    model.save_pretrained(tmp_path / "base")
+    tokens, beside = [5, 9, 3, 4, *prompt(320)], prompt(320, 7, 3)
+    expected, base = logits_of(trained(model, tmp_path / "adapter", **lora), tokens), logits_of(model, beside)
+    (adapter,), found = adapted(tmp_path / "base", 2, [tmp_path / "adapter"], [tokens, beside], [0, -1])
+    assert adapter.elsewhere[0].beside == adapter.beside
+    for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
+        assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from checkpoints import write_tokenizer
-from ranks_adapters import refuses_bad_adapters, with_adapters
+from ranks_adapters import refuses_bad_adapters, with_adapters, with_kinds
 from ranks_rig import alive, same, two_tiers, updated, walk
 from server_rig import await_true
 from states_rig import write_case
@@ -87,6 +87,10 @@ def test_it_sleeps_and_wakes(several):
 def test_adapters_one_by_one_and_12_in_a_batch(one, several, adapters, tmp_path):
     with_adapters(one, several, adapters[:12])
     refuses_bad_adapters(several, adapters[0], tmp_path)
+
+
+def test_adapters_that_have_more_than_pairs(one, several, kinds_of_adapters):
+    with_kinds(one, several, kinds_of_adapters)
 
 
 def test_other_weights_and_back(one, several, tiny, other_weights):
