@@ -88,6 +88,11 @@ class Delta(NamedTuple):
     scale: float
     rows: Tensor | None = None
 
+    def on(self, device: torch.device) -> Delta:
+        first, second, rows = (None if part is None else part.to(device, non_blocking=True) for part in (self.first, self.second, self.rows))
+        assert first is not None and second is not None
+        return Delta(self.start, first, second, self.scale, rows)
+
 
 Mixture = dict[Key, list[Delta]]  # by product
 
@@ -131,10 +136,11 @@ class Extras:
         return found.to(y.dtype)
 
     def on(self, device: torch.device) -> Extras:
-        """The same there, once what was queued before has run. Mixtures stay: they are computed on CPUs alone."""
+        """The same there, once what was queued before has run."""
         gains, offsets = ({site: each.to(device, non_blocking=True) for site, each in found.items()} for found in (self.gains, self.offsets))
         embedding, head = (None if table is None else table.on(device) for table in (self.embedding, self.head))
-        return Extras(gains, offsets, embedding, head, self.mixtures)
+        mixtures = {layer: {key: [delta.on(device) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
+        return Extras(gains, offsets, embedding, head, mixtures)
 
     def digest_into(self, found: hashlib._Hash) -> None:
         for name, tensor in self._named():

@@ -22,8 +22,8 @@ def adapted_sites(model: Decoder, deterministic: bool, path: Path | None = None)
 
 
 def by_law(model: Decoder, deterministic: bool, path: Path | None = None) -> bool:
-    """Whether products are adapted that only the law adds to: rows beside them may have other last bits."""
-    return not model.fused and reads_more(model, deterministic, path) and not deterministic
+    """Whether mixers other than attention are adapted, to which on a CPU only the law adds: rows beside them may have other last bits."""
+    return reads_more(model, deterministic, path) and not deterministic
 
 
 def reads_more(model: Decoder, deterministic: bool, path: Path | None = None) -> bool:
