@@ -29,6 +29,7 @@ class Adapter:
     scales: float32 [sites, most pieces], what B(Ax) of each piece is multiplied with; 0: the piece is not changed.
     extras: what it has beside pairs, where its memory is.
     beside: for people, what of the whole adapter is more than pairs; its steps are the law's then, on all ranks alike.
+    most_beside: bytes of that, on the rank that has most of it.
     elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's part then.
     """
 
@@ -40,6 +41,7 @@ class Adapter:
     widest: int = 0
     extras: Extras = field(default_factory=Extras)
     beside: tuple[str, ...] = ()
+    most_beside: int = 0
     elsewhere: tuple[Adapter, ...] = ()
 
     @property
@@ -90,7 +92,7 @@ class Packing:
         memory, scales = torch.zeros(end, dtype=self._dtype), np.zeros((len(self._sites), self._most), np.float32)
         for site in taken:
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
-        return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds))
+        return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
 
     def _extras(self, changes: Changes) -> Extras:
         return Extras(self._by_site(changes.gains), self._by_site(changes.offsets), changes.embedding, changes.head, self._mixtures(changes.mixtures))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from .mixture_targets import Key
+
+LARGE = 2**20  # bytes
+Move = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Table:
             found = found + ((x @ self.first.T) @ self.second.T) * self.scale
         return found
 
-    def on(self, device: torch.device) -> Table:
-        whole, first, second, rows, values = (None if part is None else part.to(device, non_blocking=True) for part in (self.whole, self.first, self.second, self.rows, self.values))
+    def moved(self, move: Move) -> Table:
+        whole, first, second, rows, values = (None if part is None else move(part) for part in (self.whole, self.first, self.second, self.rows, self.values))
         return Table(whole, first, second, self.scale, rows, values)
 
     def tensors(self) -> Iterator[Tensor]:
@@ -88,10 +91,8 @@ class Delta(NamedTuple):
     scale: float
     rows: Tensor | None = None
 
-    def on(self, device: torch.device) -> Delta:
-        first, second, rows = (None if part is None else part.to(device, non_blocking=True) for part in (self.first, self.second, self.rows))
-        assert first is not None and second is not None
-        return Delta(self.start, first, second, self.scale, rows)
+    def moved(self, move: Move) -> Delta:
+        return Delta(self.start, move(self.first), move(self.second), self.scale, None if self.rows is None else move(self.rows))
 
 
 Mixture = dict[Key, list[Delta]]  # by product
@@ -118,6 +119,10 @@ class Extras:
         yield from (tensor for _, tensor in self._named())
 
     @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+    @property
     def kinds(self) -> list[str]:
         """For people."""
         found = {"DoRA": self.gains, "biases": self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
@@ -137,9 +142,16 @@ class Extras:
 
     def on(self, device: torch.device) -> Extras:
         """The same there, once what was queued before has run."""
-        gains, offsets = ({site: each.to(device, non_blocking=True) for site, each in found.items()} for found in (self.gains, self.offsets))
-        embedding, head = (None if table is None else table.on(device) for table in (self.embedding, self.head))
-        mixtures = {layer: {key: [delta.on(device) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def locked(self) -> Extras:
+        """The same in pages that a GPU copies from by itself, as far as it is large."""
+        return self._moved(lambda tensor: tensor.pin_memory() if tensor.nbytes >= LARGE else tensor)
+
+    def _moved(self, move: Move) -> Extras:
+        gains, offsets = ({site: move(each) for site, each in found.items()} for found in (self.gains, self.offsets))
+        embedding, head = (None if table is None else table.moved(move) for table in (self.embedding, self.head))
+        mixtures = {layer: {key: [delta.moved(move) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
         return Extras(gains, offsets, embedding, head, mixtures)
 
     def digest_into(self, found: hashlib._Hash) -> None:

@@ -69,7 +69,7 @@ class FusedLaw(Law):
         return super().product(base, x, site)
 
     def _changes(self, site: int) -> bool:
-        return any(extras.changes(site) for extras in self.special.values())
+        return any(extras.changes(site) for extras in self.extras)
 
     def begin_product(self, x: Tensor, site: Site) -> Tensor:
         """A x. Within a graph it is computed beside the base's product."""

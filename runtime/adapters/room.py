@@ -66,7 +66,7 @@ class Adapters(OfStep):
         """Read an adapter; the name means it from here on, whatever it meant before."""
         _check_name(name)
         adapter = self.store.fresh(Path(path))
-        self.slots.check_fits(adapter.rank, name)
+        self.slots.check_fits(adapter, name)
         outside = self.shadow.law.outside(adapter)
         if outside and self._strict:
             raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of {self.shadow.law.fast}; merge it into its base, or leave strict out")

@@ -35,7 +35,7 @@ class Shadow:
         """See `Decoder.forward`."""
         assert batch.adapters is not None
         self.law.begin(batch.adapters)
-        special = self.law.special.values()
+        special = self.law.extras
         return self._model(bool(special), any(extras.mixtures for extras in special)).forward_base(batch, attention, memory)
 
     def forget(self) -> None:

@@ -60,7 +60,7 @@ class HostStore:
         adapter = self._read(path)
         if not self._locks_pages:
             return adapter
-        return replace(adapter, memory=adapter.memory.pin_memory())
+        return replace(adapter, memory=adapter.memory.pin_memory(), extras=adapter.extras.locked())
 
     def name(self, adapter: Adapter, path: Path, pinned: bool) -> Kept:
         """One more name means this adapter."""

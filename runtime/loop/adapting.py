@@ -43,13 +43,22 @@ def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None, 
     if not config.adapter_slots:
         return 0
     if side is None:
-        return bytes_of(adapted_sites(model, config.deterministic, path), counts(config), model.dtype.itemsize)
-    return _of_ranks(side, config, model, path, most_of_a_rank if model.device.type == "cuda" else bytes_of_ranks)(counts(config))
+        return bytes_of(adapted_sites(model, config.deterministic, path), counts(config), model.dtype.itemsize) + (room_of(model, config) or 0)
+    if model.device.type == "cuda":
+        most = most_of_a_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize, by_law(model, config.deterministic, path))
+        return most + config.extras_room
+    return _of_ranks(side, config, model, path)(counts(config))
 
 
-def _of_ranks(side: RanksSide, config: Resolved, model: Decoder, path: Path | None, of: Callable[..., int] = bytes_of_ranks) -> Callable[[Mapping[int, int]], int]:
-    law = by_law(model, config.deterministic, path)
-    return lambda counts: of(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts, model.dtype.itemsize, law)
+def room_of(model: Decoder, config: Resolved) -> int | None:
+    """Bytes of a GPU for what adapters have beside pairs; None: they lie in main memory."""
+    return config.extras_room if model.fused else None
+
+
+def _of_ranks(side: RanksSide, config: Resolved, model: Decoder, path: Path | None) -> Callable[[Mapping[int, int]], int]:
+    stages, ranks, law = config.pipeline_parallel, config.tensor_parallel, by_law(model, config.deterministic, path)
+    room = stages * ranks * (room_of(model, config) or 0)
+    return lambda counts: bytes_of_ranks(side.part.whole, stages, ranks, counts, model.dtype.itemsize, law) + room
 
 
 def counts(config: Resolved) -> dict[int, int]:
@@ -64,7 +73,7 @@ def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: 
     gpu = choice.device.type == "cuda"
     sites = adapted_sites(model, config.deterministic, path)
     made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model, path), model.fused)
-    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None)
+    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None, room=room_of(model, config))
     shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
     reader = _reader(model, sites, config, side, path)
     made = Adapters(HostStore(reader.read, parse_memory(config.adapter_memory, "adapter_memory"), pages_locked=gpu), slots, shadow, config.strict)

@@ -111,7 +111,8 @@ class PartsPacking:
         parts = [packing.pack(part.pairs(pairs), part.changes(changes)) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
         beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
-        own, *others = (replace(part, digest=digest, beside=beside) for part in parts)
+        most = max(part.most_beside for part in parts)
+        own, *others = (replace(part, digest=digest, beside=beside, most_beside=most) for part in parts)
         return replace(own, elsewhere=tuple(others))
 
 
@@ -199,6 +200,10 @@ class TeamSlots(Slots):
     def bytes(self) -> int:
         """On all ranks together; on a CPU the others make theirs when the first adapter is laid in one."""
         return self._all_bytes(Counter(slot.rank for slot in self.slots))
+
+    def empty(self, number: int) -> None:
+        super().empty(number)
+        self._team.tell("empty", number)
 
     def placed(self, slot: Slot) -> None:
         assert slot.there is not None

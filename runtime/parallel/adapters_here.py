@@ -25,7 +25,7 @@ class AdaptersHere:
         self._model, self._deterministic = model, part.deterministic
         self._sites = adapted_sites(model, part.deterministic, part.path)
         weights = WeightsHere(model, self._sites)
-        self.calls: dict[str, Callable[..., Any]] = {"place": self.place, "biases": weights.biases, "squares": weights.squares, "same": weights.same}
+        self.calls: dict[str, Callable[..., Any]] = {"place": self.place, "empty": self.empty, "biases": weights.biases, "squares": weights.squares, "same": weights.same}
 
     def set_aside(self, ranks: Sequence[int], grows: bool = False) -> ByNumber:
         """Slots for adapters of these ranks, as rank 0 has them."""
@@ -38,3 +38,7 @@ class AdaptersHere:
     def place(self, ranks: list[int], number: int, adapter: Adapter) -> None:
         """An adapter's part into a slot, see `Slots.mirror`. On a CPU slots are made with the first one."""
         (self.of_step or self.set_aside((), grows=True)).slots.mirror(ranks, number, adapter)
+
+    def empty(self, number: int) -> None:
+        assert self.of_step is not None
+        self.of_step.slots.empty(number)
