@@ -58,9 +58,6 @@ def with_kinds(one: Engine, several: Engine, folders: dict[str, Path]) -> None:
     assert len({tuple(each) for each in expected}) > len(folders) // 2
     for together in (True, False):
         assert texts(several, names, together) == expected
-    for engine in (one, several):
-        for name in folders:
-            engine.adapters.unload(name)
 
 
 def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[int]]:
@@ -73,10 +70,7 @@ def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[
         found.append(sequence.generate(GREEDY))
         if not together:
             found[-1].result(60)
-    written = [future.result(60).token_ids for future in found]
-    for sequence in sequences:
-        sequence.close()
-    return written
+    return [future.result(60).token_ids for future in found]
 
 
 def with_adapters(one: Engine, several: Engine, folders: list[Path]) -> None:
