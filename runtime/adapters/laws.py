@@ -6,10 +6,9 @@ from pathlib import Path
 
 from ..layers import cpu
 from ..loading.gguf import is_gguf
-from ..models.attention import AttentionPart
 from ..models.decoder import Decoder
 from ..models.experts import ExpertsPart
-from ..models.feedforward import GatedPart, PlainPart
+from ..models.spec import Attention, Gated, Model, Plain
 from .compiled import CompiledLaw
 from .product import Law
 from .sites import Site, sites_of
@@ -23,17 +22,18 @@ def adapted_sites(model: Decoder, deterministic: bool, path: Path | None = None)
 
 def by_law(model: Decoder, deterministic: bool, path: Path | None = None) -> bool:
     """Whether mixers other than attention are adapted, to which on a CPU only the law adds: rows beside them may have other last bits."""
-    return reads_more(model, deterministic, path) and not deterministic
+    return not deterministic and reads_more(model, deterministic, path)
 
 
-def reads_more(model: Decoder, deterministic: bool, path: Path | None = None) -> bool:
+def reads_more(model: Decoder, deterministic: bool, path: Path | None = None, whole: Model | None = None) -> bool:
     """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
-    and feedforward networks."""
+    and feedforward networks. whole: of all ranks, where there are several."""
     if path is not None and is_gguf(path):
         return False
     if model.fused or model.device.type != "cpu":
         return model.fused and not deterministic
-    return not deterministic or all(isinstance(block.mixer, AttentionPart) and isinstance(block.ffn, GatedPart | PlainPart) for block in model.layers)
+    layers = (whole or model.config).layers
+    return not deterministic or all(isinstance(layer.mixer, Attention) and isinstance(layer.ffn, Gated | Plain) for layer in layers)
 
 
 def law_for(model: Decoder, slots: Slots, sites: tuple[Site, ...], deterministic: bool) -> Law:

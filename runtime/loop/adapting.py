@@ -86,7 +86,7 @@ def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: 
 def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None, path: Path | None) -> Reader:
     pickles, here = config.load_format == "pt", WeightsHere(model, sites)
     file = path if path is not None and is_gguf(path) else None
-    more = reads_more(model, config.deterministic, path)
+    more = reads_more(model, config.deterministic, path, None if side is None else side.part.whole)
     if side is None:
         return Reader(model.config, sites, model.dtype, pickles, base=here if more else None, file=file)
     whole, law, shape = side.part.whole, by_law(model, config.deterministic, path), (config.pipeline_parallel, config.tensor_parallel)

@@ -19,8 +19,11 @@ if torch.cuda.is_available():
 
 from checkpoints import write_checkpoint, write_tokenizer
 from family_cases import write_family
+from family_checks import reference
 from gpu_runner import pretend
+from peft_adapters import make_adapter
 from plain_adapters import write_adapter
+from test_adapters_experts import CASES as EXPERTS
 from test_kv_scales import LAYERS, WRITERS, scales, written
 from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
 from turns import TurnRanks, Turns
@@ -222,6 +225,23 @@ def test_adapters_that_have_more_than_pairs(made, kinds, stages, monkeypatch):
         assert leader._static.keys() == member.runner._static.keys() and any(blocks for _, blocks in leader._static)
         assert texts(engine, owners) == expected[0]
     assert member.error is None
+
+
+def test_adapters_of_experts(tmp_path, monkeypatch):
+    """Cut by width; rows of such adapters go by torch, on both ranks."""
+    (architecture, keys), lora = EXPERTS["all parameters"]
+    model = reference(architecture, **keys)
+    model.save_pretrained(tmp_path / "base")
+    make_adapter(model, tmp_path / "a", **lora)
+    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 512, "max_running": 4, "step_tokens": 24, "run_ahead": True}
+    options |= {"adapters": {"a": tmp_path / "a"}, "adapter_slots": {8: 1}}
+    base, found = write_tokenizer(tmp_path / "base"), []
+    for ranks in (1, 2):
+        parts = two_ranks(monkeypatch, base, 1) if ranks == 2 else []
+        with Engine(base, **options) as engine:
+            assert engine.info()["adapters"]["outside"] == {"a": "a mixture of experts"}
+            found.append(texts(engine, ["a", None, "a"]))
+    assert found[0] == found[1] and parts[0].error is None
 
 
 def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_path, monkeypatch):
