@@ -127,6 +127,22 @@ def test_adapters_lie_in_the_slots_of_all_ranks(one: Engine, several: Engine) ->
     assert stats["slot_evictions"] > 0 and stats["slots_held"] == 0
 
 
+def test_adapters_that_have_more_than_pairs(one: Engine, several: Engine, made, tmp_path: Path) -> None:
+    """Their steps run without graphs, on all cards alike."""
+    (base, *_), _ = made
+    kinds: dict[str, dict[str, Any]] = {"dora": {"dora": True}, "ends": {"biases": True, "ends": True}, "tokens": {"rows": (33, 40, 41)}, "tables": {"tables": True}}
+    for number, (name, keys) in enumerate(kinds.items()):
+        folder = write_adapter(base, tmp_path / name, number, **keys)
+        for engine in (one, several):
+            engine.adapters.load(name, folder)
+    assert set(several.info()["adapters"]["outside"]) == set(kinds)
+    owners = [None, "dora", "0", "ends", "1", "tokens", "tables", "dora"]
+    expected = texts(one, owners)
+    for number in range(4):
+        same(texts(several, owners), expected, f"run {number}")
+    same(texts(several), texts(one), "plain ones")
+
+
 def test_one_adapter_alone_and_many_rows_of_it(one: Engine, several: Engine) -> None:
     for owners in (["1"], ["2"] * 8, [None, "3"]):
         expected = texts(one, owners)
