@@ -80,10 +80,10 @@ def steps_of_ranks(
     return found[0]
 
 
-def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int]) -> tuple[list[Adapter], torch.Tensor]:
-    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks."""
+def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None) -> tuple[list[Adapter], torch.Tensor]:
+    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks. transform: see `steps_of_ranks`."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
-    models = [joined(load_share(path, torch.float32, CPU, Split(rank, ranks)), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
+    models = [joined(load_share(path, torch.float32, CPU, Split(rank, ranks), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
     whole, sites = open_checkpoint(path).model, [adapted_sites(model, False) for model in models]
     own, *others = (WeightsHere(model, each) for model, each in zip(models, sites, strict=True))
     team: Any = SimpleNamespace(ask_each=lambda name, arguments: [getattr(each, name)(*given) for each, given in zip(others, arguments, strict=True)])

@@ -17,12 +17,14 @@ from test_adapters_extras import GPT, MIXERS, TOLERANCE, trained
 from sgl.runtime.adapters.adapter import ABSENT, Adapter
 from sgl.runtime.adapters.sites import Site, sites_of
 from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.plan import renamed
 from sgl.runtime.models.spec import Model
 from sgl.runtime.parallel.adapter_parts import PartsPacking, bytes_of_ranks, most_of_a_rank
 from sgl.runtime.parallel.split import refusal
 from sgl.runtime.parallel.stages import Place, load_part
+from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
 KINDS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "FalconForCausalLM", "BloomForCausalLM", "GPTBigCodeForCausalLM", "Gemma2ForCausalLM")
@@ -102,3 +104,21 @@ def test_logits_over_ranks_are_those_of_peft(case: str, tmp_path: Path) -> None:
     assert adapter.elsewhere[0].beside == adapter.beside
     for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
         assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
+
+
+def test_what_ranks_cannot_tell_of_their_weights_is_refused_by_name(tmp_path: Path) -> None:
+    model = reference("LlamaForCausalLM", num_hidden_layers=2)
+    model.save_pretrained(tmp_path / "base")
+    trained(model, tmp_path / "dora", use_dora=True)
+    with pytest.raises(CheckpointError, match=r"lora_magnitude_vector.* is kept in few bits"):
+        adapted(tmp_path / "base", 2, [tmp_path / "dora"], [[5]], [0], transform_for("int8", False, CPU))
+    trained(model, tmp_path / "ends", target_modules=["lm_head", "embed_tokens"])
+    file = tmp_path / "ends" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    for module, row in (("lm_head", 319), ("model.embed_tokens", 0)):  # the last rank's, and all ranks'
+        name = f"base_model.model.{module}.base_layer.weight"
+        other = tensors[name].clone()
+        other[row] += 1
+        save_file(tensors | {name: other}, file)
+        with pytest.raises(CheckpointError, match=f"{module}.*own table is another"):
+            adapted(tmp_path / "base", 2, [tmp_path / "ends"], [[5]], [0])
