@@ -49,7 +49,5 @@ def law_for(model: Decoder, slots: Slots, sites: tuple[Site, ...], deterministic
 
 def mixtures_refusal(model: Decoder) -> str:
     """Why adapters of its mixtures of experts are not read; empty: they are."""
-    mixtures = [block.ffn for block in model.layers if isinstance(block.ffn, ExpertsPart)]
-    if any(part.spread is not None for part in mixtures):
-        return "with expert_parallel experts lie whole on ranks and move"
-    return "with expert_memory experts are brought from main memory" if any(part.host is not None for part in mixtures) else ""
+    brought = any(isinstance(block.ffn, ExpertsPart) and block.ffn.host is not None for block in model.layers)
+    return "with expert_memory experts are brought from main memory" if brought else ""

@@ -91,8 +91,8 @@ def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: Ran
         return Reader(model.config, sites, model.dtype, pickles, base=here if more else None, file=file)
     whole, law, shape = side.part.whole, by_law(model, config.deterministic, path), (config.pipeline_parallel, config.tensor_parallel)
     all_sites = sites_of(whole, law)
-    weights = WeightsOfRanks(here, side.team, parts_of(whole, *shape), all_sites)
-    return Reader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=PartsPacking(whole, *shape, model.dtype, law))
+    weights = WeightsOfRanks(here, side.team, parts_of(whole, *shape, config.whole_experts), all_sites)
+    return Reader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=PartsPacking(whole, *shape, model.dtype, law, config.whole_experts))
 
 
 def adapters_told(core: EngineCore) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from ..adapters.base_weights import WeightsHere
 from ..adapters.extras import Changes, Pair, Table
 from ..adapters.sites import WEIGHT, Site, sites_of
 from ..adapters.slots import Slot, Slots, bytes_of
-from ..models.spec import Model
+from ..models.spec import Experts, Model
 from .split import Split, cuts, narrowed
 from .stages import Place, borders, stage_of
 from .team import Team
+from .whole_experts import WholeExperts
 
 
 class Kept(NamedTuple):
@@ -93,18 +94,18 @@ class PartOf:
         return replace(table, whole=whole, second=second)
 
 
-def parts_of(model: Model, stages: int, ranks: int) -> list[PartOf]:
-    """Of all ranks in their order. ranks: of each stage."""
+def parts_of(model: Model, stages: int, ranks: int, whole: WholeExperts | None = None) -> list[PartOf]:
+    """Of all ranks in their order. ranks: of each stage.  whole: see `Split`; then each rank has what belongs to any expert, as these move."""
     starts = borders(model, stages)
-    return [PartOf(model, Place.of(rank, stages * ranks, stages), starts) for rank in range(stages * ranks)]
+    return [PartOf(model, Place.of(rank, stages * ranks, stages, whole), starts) for rank in range(stages * ranks)]
 
 
 class PartsPacking:
-    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`."""
+    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`."""
 
-    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False) -> None:
-        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models_by_stage(model, stages, ranks)]
-        self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks))]
+    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None) -> None:
+        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models_by_stage(model, stages, ranks, whole)]
+        self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
 
     def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
         changes = changes or Changes()
@@ -151,9 +152,11 @@ class WeightsOfRanks:
         return [getattr(self._own, name)(*arguments[0]), *self._team.ask_each(name, arguments[1:])]
 
 
-def models_by_stage(model: Model, stages: int, ranks: int) -> list[Model]:
-    """Of each stage that of any of its ranks, which are alike."""
-    narrow = narrowed(model, Split(0, ranks)) if ranks > 1 else model
+def models_by_stage(model: Model, stages: int, ranks: int, whole: WholeExperts | None = None) -> list[Model]:
+    """Of each stage that of any of its ranks, which are alike; with all experts, where these lie whole on ranks."""
+    narrow = narrowed(model, Split(0, ranks, whole)) if ranks > 1 else model
+    if whole is not None:
+        narrow = replace(narrow, layers=tuple(replace(layer, ffn=replace(layer.ffn, held=None)) if isinstance(layer.ffn, Experts) else layer for layer in narrow.layers))
     starts = borders(model, stages)
     return [stage_of(narrow, starts, stage) for stage in range(stages)] if stages > 1 else [narrow]
 

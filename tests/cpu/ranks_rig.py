@@ -80,16 +80,18 @@ def steps_of_ranks(
     return found[0]
 
 
-def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None) -> tuple[list[Adapter], torch.Tensor]:
-    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks. transform: see `steps_of_ranks`."""
+def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None, experts: WholeExperts | None = None, lie: Any = None) -> tuple[list[Adapter], torch.Tensor]:
+    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks. transform, experts (`whole`): see `steps_of_ranks`.  lie: gets the models of all ranks before the step."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
-    models = [joined(load_share(path, torch.float32, CPU, Split(rank, ranks), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
+    models = [joined(load_share(path, torch.float32, CPU, Split(rank, ranks, experts), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
     whole, sites = open_checkpoint(path).model, [adapted_sites(model, False) for model in models]
     own, *others = (WeightsHere(model, each) for model, each in zip(models, sites, strict=True))
     team: Any = SimpleNamespace(ask_each=lambda name, arguments: [getattr(each, name)(*given) for each, given in zip(others, arguments, strict=True)])
-    weights = WeightsOfRanks(own, team, parts_of(whole, 1, ranks), sites_of(whole, True))
-    reader = Reader(whole, sites_of(whole, True), torch.float32, base=weights, packing=PartsPacking(whole, 1, ranks, torch.float32, True))
+    weights = WeightsOfRanks(own, team, parts_of(whole, 1, ranks, experts), sites_of(whole, True))
+    reader = Reader(whole, sites_of(whole, True), torch.float32, base=weights, packing=PartsPacking(whole, 1, ranks, torch.float32, True, experts))
     adapters = [reader.read(folder) for folder in folders]
+    if lie is not None:
+        lie(models)
 
     def compute(rank: int) -> torch.Tensor:
         slots = Slots(sites[rank], torch.float32, CPU, {}, grows=True)

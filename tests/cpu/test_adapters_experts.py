@@ -19,9 +19,6 @@ from sgl.runtime.adapters.base_weights import WeightsHere
 from sgl.runtime.adapters.reading import Reader
 from sgl.runtime.adapters.sites import sites_of
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.whole_experts import WholeExperts
 
 FUSED = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 ATTENTION: dict[str, Any] = {"target_modules": ["q_proj", "v_proj"]}
@@ -148,19 +145,17 @@ def test_what_does_not_fit_is_refused_by_name(made, tmp_path):
         plain.read(path / "0")
 
 
-def test_mixtures_whose_experts_lie_elsewhere_are_refused_by_name(made):
+def test_mixtures_whose_experts_are_brought_from_main_memory_are_refused_by_name(made):
     rig, path, _ = made
-    share = load_share(path / "base", torch.float32, torch.device("cpu"), Split(0, 2, WholeExperts(0)))
     brought = copy.copy(rig.model)
     brought.layers = [copy.copy(block) for block in rig.model.layers]
     brought.layers[0].ffn = copy.copy(brought.layers[0].ffn)
     brought.layers[0].ffn.host = object()
     sites = sites_of(rig.model.config, True)
-    for model, why in ((share, "with expert_parallel"), (brought, "with expert_memory")):
-        reader = Reader(rig.model.config, sites, torch.float32, base=WeightsHere(model, sites))
-        with pytest.raises(CheckpointError, match=rf"experts.* is not supported: {why}"):
-            reader.read(path / "0")
-        assert reader.read(path / "2")
+    reader = Reader(rig.model.config, sites, torch.float32, base=WeightsHere(brought, sites))
+    with pytest.raises(CheckpointError, match=r"experts.* is not supported: with expert_memory"):
+        reader.read(path / "0")
+    assert reader.read(path / "2")
 
 
 def test_digests_tell_mixtures_apart(made, tmp_path):

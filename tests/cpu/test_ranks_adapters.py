@@ -20,10 +20,13 @@ from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.plan import renamed
+from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.expert_moves import put, tensors_of
 from sgl.runtime.models.spec import Model
 from sgl.runtime.parallel.adapter_parts import PartsPacking, bytes_of_ranks, most_of_a_rank
 from sgl.runtime.parallel.split import refusal
 from sgl.runtime.parallel.stages import Place, load_part
+from sgl.runtime.parallel.whole_experts import WholeExperts
 from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
@@ -104,6 +107,31 @@ def test_logits_over_ranks_are_those_of_peft(case: str, tmp_path: Path) -> None:
     assert adapter.elsewhere[0].beside == adapter.beside
     for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
         assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
+
+
+@pytest.mark.parametrize("case", ["all parameters", "shared", "in turn and transposed"])
+def test_adapters_of_experts_that_lie_whole_on_ranks_and_move(case: str, tmp_path: Path) -> None:
+    """Every rank has the pairs of all experts, wherever these lie; some lie twice."""
+    (architecture, keys), lora = EXPERTS[case]
+    model = reference(architecture, **keys)
+    model.save_pretrained(tmp_path / "base")
+    tokens, beside = prompt(320), prompt(320, 7, 3)
+    expected, base = logits_of(trained(model, tmp_path / "adapter", **lora), tokens), logits_of(model, beside)
+
+    def turned(models: list[Decoder]) -> None:
+        """Each rank's second expert lies where the other's did."""
+        for block in range(len(models[0].layers)):
+            parts = [model.layers[block].ffn for model in models]
+            held, first = [list(own) for own in parts[0].spread.held], [[tensor.clone() for tensor in tensors_of(part.experts[1])] for part in parts]
+            held[0][1], held[1][1] = held[1][1], held[0][1]
+            for part, tensors in zip(parts, first[::-1], strict=True):
+                put(part.experts[1], tensors)
+                part.lie(held)
+
+    for lie in (None, turned):
+        _, found = adapted(tmp_path / "base", 2, [tmp_path / "adapter"], [tokens, beside], [0, -1], experts=WholeExperts(2), lie=lie)
+        for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
+            assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
 
 
 def test_what_ranks_cannot_tell_of_their_weights_is_refused_by_name(tmp_path: Path) -> None:
