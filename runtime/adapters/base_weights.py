@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..errors import RuntimeFailure
 from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.over_ranks import here
@@ -42,7 +43,7 @@ class WeightsHere:
 
     def biases(self, modules: Sequence[str]) -> dict[str, Tensor]:
         there = {module: self._product(module).bias for module in modules if module in self._found}
-        return {module: self._in_order(module, bias.cpu().float()) for module, bias in there.items() if bias is not None}
+        return {module: self._in_order(module, _read(bias)) for module, bias in there.items() if bias is not None}
 
     def squares(self, pairs: dict[str, Pair]) -> dict[str, Tensor | None]:
         return {module: self._squares(module, pair) for module, pair in pairs.items() if module in self._found}
@@ -53,11 +54,11 @@ class WeightsHere:
             return True
         embeds = name == self._model.config.names.embedding
         own = self._model.embedding.table if embeds else here(self._model.head.product).dense()
-        return None if own is None else torch.equal(table, own.cpu())
+        return None if own is None else torch.equal(table.float(), _read(own))
 
     def _squares(self, module: str, pair: Pair) -> Tensor | None:
         (first, second, scale), dense = pair, self._product(module).dense()
-        return None if dense is None else (self._in_order(module, dense.cpu().float()) + scale * (second @ first)).square().sum(1)
+        return None if dense is None else (self._in_order(module, _read(dense)) + scale * (second @ first)).square().sum(1)
 
     def _product(self, module: str) -> Linear:
         site, _ = self._found[module]
@@ -71,3 +72,10 @@ class WeightsHere:
         found = torch.empty_like(values[ours])
         found[torch.from_numpy(site.row_of)[ours]] = values[ours]
         return found
+
+
+def _read(weight: Tensor) -> Tensor:
+    """In float32 on the CPU."""
+    if weight.device.type != "cpu" and not weight.untyped_storage().nbytes():
+        raise RuntimeFailure("the engine sleeps, and an adapter that has more than pairs is read beside the base's weights: wake it first")
+    return weight.cpu().float()

@@ -15,6 +15,7 @@ from peft_adapters import make_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
+from sgl.runtime.adapters import base_weights
 from sgl.runtime.adapters.adapter import Adapter, Packing
 from sgl.runtime.adapters.base_weights import WeightsHere
 from sgl.runtime.adapters.compiled import CompiledLaw
@@ -26,7 +27,7 @@ from sgl.runtime.adapters.shadow import Shadow
 from sgl.runtime.adapters.sites import Site, sites_of
 from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.engine import Engine
-from sgl.runtime.errors import CheckpointError, ConfigError
+from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 from sgl.runtime.sampling.params import SamplingParams
 
 TOLERANCE = 2e-5
@@ -310,3 +311,10 @@ def test_room_for_tables_is_emptied_for_who_has_waited_long_and_kept_for_nobody_
     for _ in range(300):
         take(small)
     assert take(other)
+
+
+def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
+    weight = torch.empty(2, 2, device="meta")  # as no CPU's, without memory
+    weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeFailure, match="wake it first"):
+        base_weights._read(weight)

@@ -15,6 +15,7 @@ from family_cases import write_family
 from plain_adapters import write_adapter
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import RuntimeFailure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -109,6 +110,8 @@ def test_what_adapters_have_beside_pairs(tmp_path):
             assert texts(engine) == expected
         assert engine.stats().adapters["slot_evictions"] > 0
         engine.sleep()
+        with pytest.raises(RuntimeFailure, match="wake it first"):
+            engine.adapters.load("1", folders["1"])
         engine.wake()
         assert texts(engine) == expected
     with Engine(base, device="cuda", kv_tokens=1024, adapter_slots=1, adapter_extras=size) as engine, pytest.raises(ValueError, match="adapter_extras"):
