@@ -81,9 +81,10 @@ class Packing:
         self._sites, self._dtype, self._model = sites, dtype, model
         self._most = max((len(site.modules) for site in sites), default=1)
 
-    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
+    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None) -> Adapter:
+        """widest: rank of the widest pair, where others are packed elsewhere."""
         extras = Extras() if changes is None else self._extras(changes)
-        widest = max((len(a) for a, *_ in pairs.values()), default=0)
+        widest = widest_of(pairs) if widest is None else widest
         rank = max(8, -(-widest // 8) * 8)
         taken = [site for site in self._sites if any(module in pairs for module in site.modules)]
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
@@ -126,6 +127,10 @@ class Packing:
             a[piece, : len(first)] = first
             ours = outputs_of(site, piece)
             b[: len(first), ours] = second.to(b.dtype)[torch.from_numpy(site.row_of)[ours]].T
+
+
+def widest_of(pairs: dict[str, Pair]) -> int:
+    return max((len(a) for a, *_ in pairs.values()), default=0)
 
 
 def outputs_of(site: Site, piece: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..adapters.adapter import Adapter, Packing
+from ..adapters.adapter import Adapter, Packing, widest_of
 from ..adapters.base_weights import WeightsHere
 from ..adapters.extras import Changes, Pair, Table
 from ..adapters.sites import WEIGHT, Site, sites_of
@@ -108,8 +108,8 @@ class PartsPacking:
         self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
 
     def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
-        changes = changes or Changes()
-        parts = [packing.pack(part.pairs(pairs), part.changes(changes)) for packing, part in self._parts]
+        changes, widest = changes or Changes(), widest_of(pairs)
+        parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
         beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
         most = max(part.most_beside for part in parts)
