@@ -114,7 +114,7 @@ class Packing:
         for module, several in pairs.items():
             assert self._model is not None
             if (target := mixtures_of(self._model).modules.get(module)) is not None:  # otherwise another rank's
-                deltas = [Delta(target.start, first.to(self._dtype).contiguous(), second.to(self._dtype).contiguous(), scale, target.rows) for first, second, scale in several]
+                deltas = [Delta(target.start, first, second, scale, target.rows) for first, second, scale in several]
                 found.setdefault(target.layer, {}).setdefault(target.key, []).extend(deltas)
         return found
 

@@ -40,7 +40,7 @@ class Beside:
         """found: the tensors that are not of the layers' pairs, by module, as the model calls it, and by their ends. DoRA's factors go into `pairs`."""
         self._check_there(found)
         names = self._model.names
-        mixtures = MixturePairs(self._model, self._source, self._config, self._tensor, self._base.no_mixtures).read(found)
+        mixtures = MixturePairs(self._model, self._source, self._config, self._tensor, self._base).read(found)
         self._check_magnitudes(found, pairs)
         products = {module: parts for module, parts in found.items() if module in self._sizes}
         for module, parts in found.items():

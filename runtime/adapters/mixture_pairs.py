@@ -11,6 +11,7 @@ from ..loading.header import FLOATS, Stored
 from ..loading.source import Source
 from ..models.spec import Model
 from ..values import shown
+from .base_weights import BaseWeights
 from .extras import Pair
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
@@ -20,18 +21,18 @@ DEEPER = ".base_layer"  # what PEFT puts behind a module's name for each further
 
 
 class MixturePairs:
-    """For one adapter. tensor: reads one in float32, or raises.  refusal: why none are read here."""
+    """For one adapter. tensor: reads one in float32, or raises.  base: the model's weights."""
 
-    def __init__(self, model: Model, source: Source, config: PeftConfig, tensor: Callable[[Stored], Tensor], refusal: str = "") -> None:
-        self._mixtures, self._source, self._config, self._tensor, self._refusal = mixtures_of(model), source, config, tensor, refusal
+    def __init__(self, model: Model, source: Source, config: PeftConfig, tensor: Callable[[Stored], Tensor], base: BaseWeights) -> None:
+        self._mixtures, self._source, self._config, self._tensor, self._base = mixtures_of(model), source, config, tensor, base
         self._found: dict[str, list[Pair]] = {}
 
     def read(self, found: dict[str, dict[str, Stored]]) -> dict[str, list[Pair]]:
         """By module; what is read is taken out of `found`, tensors by module, as the model calls it, and by their ends."""
         parameters: dict[str, list[str]] = {}
         for module in [module for module, parts in found.items() if set(parts) & {A, B}]:
-            if self._refusal and self._mixtures.layer_of(module) is not None:
-                raise CheckpointError(f"{self._source.name}: tensor {shown(next(iter(found[module].values())).name)} is not supported: {self._refusal}; merge the adapter into its base")
+            if self._base.no_mixtures and self._mixtures.layer_of(module) is not None:
+                raise CheckpointError(f"{self._source.name}: tensor {shown(next(iter(found[module].values())).name)} is not supported: {self._base.no_mixtures}; merge the adapter into its base")
             if module in self._mixtures.modules:
                 self._of_module(module, found.pop(module))
             elif self._mixtures.layer_of(module) is not None:
@@ -43,7 +44,7 @@ class MixturePairs:
     def _of_module(self, module: str, parts: dict[str, Stored]) -> None:
         target, rank = self._mixtures.modules[module], self._config.rank_of(module)
         first, second = self._pair(module, parts, [rank, target.inputs], [target.outputs, rank])
-        self._found.setdefault(module, []).append((first, second, self._config.scaling(module)))
+        self._put(module, first, second, self._config.scaling(module))
 
     def _of_parameters(self, module: str, nested: dict[str, dict[str, Stored]]) -> None:
         """nested: of the parameters of one module their pairs, the first one's first."""
@@ -69,7 +70,7 @@ class MixturePairs:
         first, second = self._pair(module, parts, [count * rank, inputs], [outputs, rank * count])
         for names, a, b in zip(targets, first.view(count, rank, inputs), second.view(outputs, rank, count).permute(2, 0, 1), strict=True):
             for name, rows in zip(names, b.split(sizes), strict=True):
-                self._found.setdefault(name, []).append((a, rows, self._config.scaling(parameter)))
+                self._put(name, a, rows, self._config.scaling(parameter))
 
     def _targets(self, parameter: str, parts: dict[str, Stored]) -> list[list[str]]:
         """Of each expert the modules whose rows it has."""
@@ -93,3 +94,7 @@ class MixturePairs:
             if (stored := parts[end]).shape != shape or stored.dtype not in FLOATS:
                 raise CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} holds {stored.dtype} of shape {stored.shape}; the configuration and the model ask for floats of {shape}")
         return self._tensor(parts[A]), self._tensor(parts[B])
+
+    def _put(self, module: str, first: Tensor, second: Tensor, scale: float) -> None:
+        """In the model's type: ranks that have all of it share it."""
+        self._found.setdefault(module, []).append((first.to(self._base.dtype).contiguous(), second.to(self._base.dtype).contiguous(), scale))
