@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 class PartOf:
-    """What one of the ranks has of all that is the whole model's, by module. model: the whole one.  first: layers that stand before its stage.  stages: see `borders`."""
+    """What one of the ranks has of all that is the whole model's, by module. model: the whole one.  starts: see `borders`."""
 
     def __init__(self, model: Model, place: Place, starts: Sequence[int]) -> None:
         split, names = place.split, model.names

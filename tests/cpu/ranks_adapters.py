@@ -20,7 +20,7 @@ GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 PROMPT = list(range(40, 52))
 KINDS: dict[str, dict[str, Any]] = {
     "dora": {"use_dora": True}, "biases": {"lora_bias": True, "target_modules": ["q_proj", "o_proj", "down_proj"]}, "ends": {"target_modules": ["embed_tokens", "lm_head", "v_proj"]}, "tokens": {"trainable_token_indices": [40, 45, 310], "target_modules": ["down_proj"]},
-    "wide at the end": {"target_modules": ["q_proj", "o_proj"], "rank_pattern": {"layers.2.self_attn.o_proj": 20}, "lora_bias": True}, "first layer alone": {"layers_to_transform": [0], "target_modules": ["k_proj", "down_proj"], "use_dora": True},
+    "wide at the end": {"target_modules": ["q_proj", "o_proj"], "rank_pattern": {"layers.2.self_attn.o_proj": 12}, "lora_bias": True}, "first layer alone": {"layers_to_transform": [0], "target_modules": ["k_proj", "down_proj"], "use_dora": True},
     "tables": {"modules_to_save": ["lm_head", "embed_tokens"], "target_modules": ["q_proj"], "use_dora": True},
 }  # fmt: skip
 
