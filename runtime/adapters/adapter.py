@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..models.spec import Model
-from .extras import Changes, Delta, Extras, Mixture, Pair
+from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
 from .mixture_targets import mixtures_of
 from .sites import Site
 
@@ -22,7 +22,7 @@ ABSENT = -1
 class Adapter:
     """The pairs of a model's sites.
 
-    digest: of the contents; who has the same computes the same.
+    digest: of the contents; who has the same computes the same. Of one that is laid out with the base's weights those of its files.
     rank: of the widest pair, up to a multiple of 8; what is narrower is filled up with zeros.  widest: its own rank.
     memory: of the model's dtype. For a site that the adapter changes, at `places[site]`: A [pieces, rank, inputs], then
     B [rank, outputs], in the order of the product's outputs.  ABSENT: it does not change the site.
@@ -48,6 +48,14 @@ class Adapter:
     def bytes(self) -> int:
         held = {id(tensor): tensor.nbytes for part in (self, *self.elsewhere) for tensor in (part.memory, *part.extras.tensors())}  # parts share what is whole on all ranks
         return sum(held.values())
+
+    @property
+    def on_base(self) -> bool:
+        """Whether it was laid out with the base's weights, and is another one where these are."""
+        return DORA in self.beside or BIASES in self.beside
+
+    def called(self, digest: str) -> Adapter:
+        return replace(self, digest=digest, elsewhere=tuple(part.called(digest) for part in self.elsewhere))
 
     def pair(self, site: Site) -> tuple[Tensor, Tensor]:
         """A [pieces, rank, inputs] and B [rank, outputs], views."""

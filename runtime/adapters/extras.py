@@ -13,6 +13,7 @@ from torch import Tensor
 from .mixture_targets import Key
 
 LARGE = 2**20  # bytes
+DORA, BIASES = "DoRA", "biases"  # for people; both are laid out with the base's weights
 Move = Callable[[Tensor], Tensor]
 
 
@@ -125,7 +126,7 @@ class Extras:
     @property
     def kinds(self) -> list[str]:
         """For people."""
-        found = {"DoRA": self.gains, "biases": self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
+        found = {DORA: self.gains, BIASES: self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
         return [kind for kind, there in found.items() if there]
 
     def changes(self, site: int) -> bool:

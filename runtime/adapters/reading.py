@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -82,7 +84,8 @@ class Reader:
         changes = Changes() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
         if not pairs and not changes:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
-        return self._packing.pack(pairs, changes)
+        adapter = self._packing.pack(pairs, changes)
+        return adapter.called(_contents(source, config)) if adapter.on_base else adapter
 
     def _beside(self, source: Source, config: PeftConfig, base: BaseWeights) -> Beside:
         sizes = {module: target.outputs for module, target in self._targets.items()}
@@ -154,6 +157,17 @@ class Reader:
                 )
             if stored.dtype not in FLOATS:
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}")
+
+
+def _contents(source: Source, config: PeftConfig) -> str:
+    """A digest of what was read, whatever the base is."""
+    found = hashlib.sha256(repr(replace(config, where="")).encode())
+    for stored in sorted(source.tensors, key=lambda each: each.name):
+        part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
+        source.read(stored, 0, part)
+        found.update(f"{stored.name} {stored.dtype} {stored.shape}".encode())
+        found.update(part.numpy().data)
+    return found.hexdigest()[:32]
 
 
 def _what(name: str) -> str:

@@ -126,6 +126,13 @@ class Slots:
         """Nothing lies in a slot any more."""
         self.slots[number].there, self.version = None, self.version + 1
 
+    def renew(self, adapter: Adapter) -> None:
+        """What lies in a slot is another one of the same digest."""
+        if (found := self._find(adapter.digest)) is not None:
+            self.empty(found.number)
+            self._load(found, adapter)
+            self._is_ready(found, waits=False)
+
     def check_fits(self, adapter: Adapter, name: str) -> None:
         """Raise ConfigError where no slot is wide enough for an adapter, or there is too little room for what it has beside pairs."""
         rank = adapter.rank

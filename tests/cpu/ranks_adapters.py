@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError
 
+OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 PROMPT = list(range(40, 52))
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,6 +60,24 @@ def with_kinds(one: Engine, several: Engine, folders: dict[str, Path]) -> None:
     assert len({tuple(each) for each in expected}) > len(folders) // 2
     for together in (True, False):
         assert texts(several, names, together) == expected
+
+
+def with_other_weights(one: Engine, several: Engine, before: Path, other: Path, folders: dict[str, Path]) -> None:
+    """Adapters that are laid out with the base's weights are those of the new ones, wherever they lie, and so are the texts of sequences that are open."""
+    names = [name for name in folders if name not in ("ends", "tables")]
+    for engine in (one, several):
+        for name in names:
+            engine.adapters.load(name, folders[name])
+    expected = texts(one, names, together=False)
+    with Engine(other, **OPTIONS, adapters={name: folders[name] for name in names}) as fresh:
+        wanted = texts(fresh, names, together=False)
+    assert wanted != expected
+    for engine in (one, several):
+        engine.update_weights(other)
+        assert texts(engine, names, together=True) == wanted
+    for engine in (one, several):
+        engine.update_weights(before)
+        assert texts(engine, names, together=False) == expected
 
 
 def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[int]]:

@@ -12,7 +12,7 @@ import torch
 import transformers
 from checkpoints import write_tokenizer
 from peft_adapters import make_adapter
-from ranks_adapters import refuses_bad_adapters, texts, with_adapters, with_kinds
+from ranks_adapters import refuses_bad_adapters, texts, with_adapters, with_kinds, with_other_weights
 from ranks_rig import alive, same, two_tiers, updated, walk
 from server_rig import await_true
 from states_rig import write_case
@@ -98,6 +98,10 @@ def test_adapters_one_by_one_and_12_in_a_batch(one, several, adapters, tmp_path)
 
 def test_adapters_that_have_more_than_pairs(one, several, kinds_of_adapters):
     with_kinds(one, several, kinds_of_adapters)
+
+
+def test_adapters_beside_other_weights(one, several, tiny, other_weights, kinds_of_adapters):
+    with_other_weights(one, several, tiny, other_weights[0], kinds_of_adapters)
 
 
 def test_other_weights_and_back(one, several, tiny, other_weights):
