@@ -134,7 +134,8 @@ class Packing:
             first, second, scales[piece] = pairs[module]
             a[piece, : len(first)] = first
             ours = outputs_of(site, piece)
-            b[: len(first), ours] = second.to(b.dtype)[torch.from_numpy(site.row_of)[ours]].T
+            rows = torch.from_numpy(site.row_of)[ours]
+            b[: len(first), _run(ours)] = second.to(b.dtype)[_run(rows)].T
 
 
 def widest_of(pairs: dict[str, Pair]) -> int:
@@ -144,6 +145,13 @@ def widest_of(pairs: dict[str, Pair]) -> int:
 def outputs_of(site: Site, piece: int) -> Tensor:
     """int64, which of a product's outputs are the module's."""
     return torch.from_numpy(np.flatnonzero(site.piece_of == piece))
+
+
+def _run(places: Tensor) -> Tensor | slice:
+    """The same as a slice where they follow each other: nothing is gathered then."""
+    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, -1)
+    follow = last - first == len(places) - 1 and bool((places.diff() == 1).all())
+    return slice(first, last + 1) if follow else places
 
 
 def _digest(memory: Tensor, places: np.ndarray, scales: np.ndarray, rank: int, extras: Extras) -> str:

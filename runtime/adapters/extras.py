@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from .mixture_targets import Key
 
-LARGE = 2**20  # bytes
+ALIGNED = 64  # bytes that each tensor of one piece begins at a multiple of
 DORA, BIASES = "DoRA", "biases"  # for people; both are laid out with the base's weights
 Move = Callable[[Tensor], Tensor]
 
@@ -105,6 +106,7 @@ class Extras:
 
     gains: of DoRA, whose other factor lies in the pairs.  offsets: of biases.
     mixtures: by layer, what is added to the products of its mixture of experts.
+    piece: uint8, in which all of it lies, so that it goes to a GPU as one copy; None: it lies apart.
     """
 
     gains: dict[int, Tensor] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class Extras:
     embedding: Table | None = None
     head: Table | None = None
     mixtures: dict[int, Mixture] = field(default_factory=dict)
+    piece: Tensor | None = None
 
     def __bool__(self) -> bool:
         return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
@@ -143,17 +146,32 @@ class Extras:
 
     def on(self, device: torch.device) -> Extras:
         """The same there, once what was queued before has run."""
-        return self._moved(lambda tensor: tensor.to(device, non_blocking=True))
+        return self if device.type == "cpu" or not self else self.copied(lambda piece: piece.to(device, non_blocking=True))
 
     def locked(self) -> Extras:
-        """The same in pages that a GPU copies from by itself, as far as it is large."""
-        return self._moved(lambda tensor: tensor.pin_memory() if tensor.nbytes >= LARGE else tensor)
+        """The same in pages that a GPU copies from by itself."""
+        return self.together(True)
 
-    def _moved(self, move: Move) -> Extras:
+    def copied(self, copy: Callable[[Tensor], Tensor]) -> Extras:
+        """The same in a copy of its piece."""
+        if self.piece is None:
+            return self.together(False).copied(copy)
+        start, there = self.piece.data_ptr(), copy(self.piece)
+        return self._moved(lambda tensor: _within(there, tensor.data_ptr() - start, tensor), there)
+
+    def together(self, locked: bool) -> Extras:
+        """The same in one piece of memory."""
+        apart = {id(tensor): tensor for tensor in self.tensors()}  # some belong to several modules
+        starts = list(accumulate((-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in apart.values()), initial=0))
+        piece = torch.zeros(starts[-1], dtype=torch.uint8, pin_memory=locked)
+        laid = {key: _within(piece, start, tensor).copy_(tensor) for start, (key, tensor) in zip(starts, apart.items(), strict=False)}
+        return self._moved(lambda tensor: laid[id(tensor)], piece)
+
+    def _moved(self, move: Move, piece: Tensor | None = None) -> Extras:
         gains, offsets = ({site: move(each) for site, each in found.items()} for found in (self.gains, self.offsets))
         embedding, head = (None if table is None else table.moved(move) for table in (self.embedding, self.head))
         mixtures = {layer: {key: [delta.moved(move) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
-        return Extras(gains, offsets, embedding, head, mixtures)
+        return Extras(gains, offsets, embedding, head, mixtures, piece)
 
     def digest_into(self, found: hashlib._Hash) -> None:
         for name, tensor in self._named():
@@ -174,3 +192,8 @@ class Extras:
         for layer, mixture in sorted(self.mixtures.items()):
             for key, deltas in sorted(mixture.items(), key=repr):
                 yield from ((layer, key, delta) for delta in deltas)
+
+
+def _within(piece: Tensor, start: int, like: Tensor) -> Tensor:
+    """Room for a tensor like this one in a piece of bytes."""
+    return piece[start : start + like.nbytes].view(like.dtype).view(like.shape)

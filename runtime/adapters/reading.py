@@ -140,7 +140,7 @@ class Reader:
         part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
         source.read(stored, 0, part)
         found = part.view(DTYPES[stored.dtype]).view(stored.shape).float()
-        if not bool(found.to(self._dtype).isfinite().all()):
+        if found.numel() and not bool(torch.stack(found.aminmax()).to(self._dtype).isfinite().all()):
             raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds nan or values beyond {self._dtype}; the training diverged, or the file is damaged")
         return found
 

@@ -19,7 +19,7 @@ from sgl.runtime.adapters import base_weights
 from sgl.runtime.adapters.adapter import Adapter, Packing
 from sgl.runtime.adapters.base_weights import WeightsHere
 from sgl.runtime.adapters.compiled import CompiledLaw
-from sgl.runtime.adapters.extras import Changes, Table
+from sgl.runtime.adapters.extras import Changes, Delta, Extras, Table
 from sgl.runtime.adapters.laws import reads_more
 from sgl.runtime.adapters.product import Law
 from sgl.runtime.adapters.reading import Reader
@@ -318,3 +318,18 @@ def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
     weight.untyped_storage().resize_(0)
     with pytest.raises(RuntimeFailure, match="wake it first"):
         base_weights._read(weight)
+
+
+def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
+    draw = torch.Generator().manual_seed(3)
+    a, b = torch.randn(4, 6, generator=draw).bfloat16(), torch.randn(6, 4, generator=draw).bfloat16().T
+    mixture = {(place, name): [Delta(0, a, b.contiguous() + place, 2.0, torch.arange(4))] for place in range(3) for name in ("gate", "up")}
+    apart = Extras({7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)}, {}, Table(rows=torch.tensor([4, 1]), values=b[:2]), None, {1: mixture})
+    there = apart.copied(torch.clone)
+    piece = there.piece
+    assert piece is not None and piece.nbytes < apart.bytes + 64 * len(list(apart.tensors())) - 5 * a.nbytes  # what modules share lies there once
+    for one, other in zip(there.tensors(), apart.tensors(), strict=True):
+        assert torch.equal(one, other) and one.dtype == other.dtype
+        assert piece.data_ptr() <= one.data_ptr() < piece.data_ptr() + piece.nbytes and one.data_ptr() % 16 == 0
+    piece.zero_()
+    assert not any(bool(tensor.any()) for tensor in there.tensors()) and bool(a.any())
