@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .extras import Extras
+from ..models.spec import Model
+from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
+from .mixture_targets import mixtures_of
 from .sites import Site
 
 ALIGNED = 16  # numbers that each matrix begins at a multiple of
@@ -20,12 +22,14 @@ ABSENT = -1
 class Adapter:
     """The pairs of a model's sites.
 
-    digest: of the contents; who has the same computes the same.
+    digest: of the contents; who has the same computes the same. Of one that is laid out with the base's weights those of its files.
     rank: of the widest pair, up to a multiple of 8; what is narrower is filled up with zeros.  widest: its own rank.
     memory: of the model's dtype. For a site that the adapter changes, at `places[site]`: A [pieces, rank, inputs], then
     B [rank, outputs], in the order of the product's outputs.  ABSENT: it does not change the site.
     scales: float32 [sites, most pieces], what B(Ax) of each piece is multiplied with; 0: the piece is not changed.
     extras: what it has beside pairs, where its memory is.
+    beside: for people, what of the whole adapter is more than pairs; its steps are the law's then, on all ranks alike.
+    most_beside: bytes of that, on the rank that has most of it.
     elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's part then.
     """
 
@@ -36,11 +40,22 @@ class Adapter:
     scales: np.ndarray
     widest: int = 0
     extras: Extras = field(default_factory=Extras)
+    beside: tuple[str, ...] = ()
+    most_beside: int = 0
     elsewhere: tuple[Adapter, ...] = ()
 
     @property
     def bytes(self) -> int:
-        return self.memory.nbytes + self.extras.bytes + sum(part.bytes for part in self.elsewhere)
+        held = {id(tensor): tensor.nbytes for part in (self, *self.elsewhere) for tensor in (part.memory, *part.extras.tensors())}  # parts share what is whole on all ranks
+        return sum(held.values())
+
+    @property
+    def on_base(self) -> bool:
+        """Whether it was laid out with the base's weights, and is another one where these are."""
+        return DORA in self.beside or BIASES in self.beside
+
+    def called(self, digest: str) -> Adapter:
+        return replace(self, digest=digest, elsewhere=tuple(part.called(digest) for part in self.elsewhere))
 
     def pair(self, site: Site) -> tuple[Tensor, Tensor]:
         """A [pieces, rank, inputs] and B [rank, outputs], views."""
@@ -68,15 +83,16 @@ def span_of(sites: tuple[Site, ...], rank: int) -> int:
 
 
 class Packing:
-    """Lays the pairs of an adapter into its memory. pairs: (A [rank, inputs], B [outputs of the piece, rank], scale) by module."""
+    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory. model: whose mixtures of experts may be among these; None: none are."""
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype) -> None:
-        self._sites, self._dtype = sites, dtype
+    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None) -> None:
+        self._sites, self._dtype, self._model = sites, dtype, model
         self._most = max((len(site.modules) for site in sites), default=1)
 
-    def pack(self, pairs: dict[str, tuple[Tensor, Tensor, float]], extras: Extras | None = None) -> Adapter:
-        extras = extras or Extras()
-        widest = max((len(a) for a, *_ in pairs.values()), default=0)
+    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None) -> Adapter:
+        """widest: rank of the widest pair, where others are packed elsewhere."""
+        extras = Extras() if changes is None else self._extras(changes)
+        widest = widest_of(pairs) if widest is None else widest
         rank = max(8, -(-widest // 8) * 8)
         taken = [site for site in self._sites if any(module in pairs for module in site.modules)]
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
@@ -85,17 +101,57 @@ class Packing:
         memory, scales = torch.zeros(end, dtype=self._dtype), np.zeros((len(self._sites), self._most), np.float32)
         for site in taken:
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
-        return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras)
+        return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
 
-    def _fill(self, into: tuple[Tensor, Tensor], site: Site, pairs: dict[str, tuple[Tensor, Tensor, float]], scales: np.ndarray) -> None:
+    def _extras(self, changes: Changes) -> Extras:
+        return Extras(self._by_site(changes.gains), self._by_site(changes.offsets), changes.embedding, changes.head, self._mixtures(changes.mixtures))
+
+    def _by_site(self, values: dict[str, Tensor]) -> dict[int, Tensor]:
+        """values: of the modules' outputs; zeros for modules that lack."""
+        found = {}
+        for site in self._sites:
+            if any(module in values for module in site.modules):
+                found[site.number] = whole = torch.zeros(site.outputs)
+                for piece, module in enumerate(site.modules):
+                    ours = outputs_of(site, piece)
+                    whole[ours] = values[module][torch.from_numpy(site.row_of)[ours]] if module in values else 0.0
+        return found
+
+    def _mixtures(self, pairs: dict[str, list[Pair]]) -> dict[int, Mixture]:
+        found: dict[int, Mixture] = {}
+        for module, several in pairs.items():
+            assert self._model is not None
+            if (target := mixtures_of(self._model).modules.get(module)) is not None:  # otherwise another rank's
+                deltas = [Delta(target.start, first, second, scale, target.rows) for first, second, scale in several]
+                found.setdefault(target.layer, {}).setdefault(target.key, []).extend(deltas)
+        return found
+
+    def _fill(self, into: tuple[Tensor, Tensor], site: Site, pairs: dict[str, Pair], scales: np.ndarray) -> None:
         a, b = into
         for piece, module in enumerate(site.modules):
             if module not in pairs:
                 continue
             first, second, scales[piece] = pairs[module]
             a[piece, : len(first)] = first
-            ours = torch.from_numpy(np.flatnonzero(site.piece_of == piece))
-            b[: len(first), ours] = second.to(b.dtype)[torch.from_numpy(site.row_of)[ours]].T
+            ours = outputs_of(site, piece)
+            rows = torch.from_numpy(site.row_of)[ours]
+            b[: len(first), _run(ours)] = second.to(b.dtype)[_run(rows)].T
+
+
+def widest_of(pairs: dict[str, Pair]) -> int:
+    return max((len(a) for a, *_ in pairs.values()), default=0)
+
+
+def outputs_of(site: Site, piece: int) -> Tensor:
+    """int64, which of a product's outputs are the module's."""
+    return torch.from_numpy(np.flatnonzero(site.piece_of == piece))
+
+
+def _run(places: Tensor) -> Tensor | slice:
+    """The same as a slice where they follow each other: nothing is gathered then."""
+    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, -1)
+    follow = last - first == len(places) - 1 and bool((places.diff() == 1).all())
+    return slice(first, last + 1) if follow else places
 
 
 def _digest(memory: Tensor, places: np.ndarray, scales: np.ndarray, rank: int, extras: Extras) -> str:

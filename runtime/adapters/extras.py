@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .mixture_targets import Key
+
+ALIGNED = 64  # bytes that each tensor of one piece begins at a multiple of
+DORA, BIASES = "DoRA", "biases"  # for people; both are laid out with the base's weights
+Move = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,33 @@ class Table:
             found = found + ((x @ self.first.T) @ self.second.T) * self.scale
         return found
 
-    def on(self, device: torch.device) -> Table:
-        whole, first, second, rows, values = (None if part is None else part.to(device, non_blocking=True) for part in (self.whole, self.first, self.second, self.rows, self.values))
+    def moved(self, move: Move) -> Table:
+        whole, first, second, rows, values = (None if part is None else move(part) for part in (self.whole, self.first, self.second, self.rows, self.values))
         return Table(whole, first, second, self.scale, rows, values)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
+
+
+Pair = tuple[Tensor, Tensor, float]  # of a module: A [rank, inputs], B [outputs, rank], and what B(Ax) is multiplied with
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an adapter has beside the pairs of its layers, as the modules of the whole model have it.
+
+    gains, offsets: float32 [outputs] by module, see `Extras`; of DoRA the other factor lies in the pairs.
+    mixtures: pairs of the modules of mixtures of experts, of which one may have several.
+    """
+
+    gains: dict[str, Tensor] = field(default_factory=dict)
+    offsets: dict[str, Tensor] = field(default_factory=dict)
+    embedding: Table | None = None
+    head: Table | None = None
+    mixtures: dict[str, list[Pair]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
 
 
 class Delta(NamedTuple):
@@ -67,6 +93,9 @@ class Delta(NamedTuple):
     scale: float
     rows: Tensor | None = None
 
+    def moved(self, move: Move) -> Delta:
+        return Delta(self.start, move(self.first), move(self.second), self.scale, None if self.rows is None else move(self.rows))
+
 
 Mixture = dict[Key, list[Delta]]  # by product
 
@@ -77,6 +106,7 @@ class Extras:
 
     gains: of DoRA, whose other factor lies in the pairs.  offsets: of biases.
     mixtures: by layer, what is added to the products of its mixture of experts.
+    piece: uint8, in which all of it lies, so that it goes to a GPU as one copy; None: it lies apart.
     """
 
     gains: dict[int, Tensor] = field(default_factory=dict)
@@ -84,18 +114,22 @@ class Extras:
     embedding: Table | None = None
     head: Table | None = None
     mixtures: dict[int, Mixture] = field(default_factory=dict)
+    piece: Tensor | None = None
 
     def __bool__(self) -> bool:
         return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
 
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (tensor for _, tensor in self._named())
+
     @property
     def bytes(self) -> int:
-        return sum(tensor.nbytes for _, tensor in self._named())
+        return sum(tensor.nbytes for tensor in self.tensors())
 
     @property
     def kinds(self) -> list[str]:
         """For people."""
-        found = {"DoRA": self.gains, "biases": self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
+        found = {DORA: self.gains, BIASES: self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
         return [kind for kind, there in found.items() if there]
 
     def changes(self, site: int) -> bool:
@@ -111,10 +145,33 @@ class Extras:
         return found.to(y.dtype)
 
     def on(self, device: torch.device) -> Extras:
-        """The same there, once what was queued before has run. Mixtures stay: they are computed on CPUs alone."""
-        gains, offsets = ({site: each.to(device, non_blocking=True) for site, each in found.items()} for found in (self.gains, self.offsets))
-        embedding, head = (None if table is None else table.on(device) for table in (self.embedding, self.head))
-        return Extras(gains, offsets, embedding, head, self.mixtures)
+        """The same there, once what was queued before has run."""
+        return self if device.type == "cpu" or not self else self.copied(lambda piece: piece.to(device, non_blocking=True))
+
+    def locked(self) -> Extras:
+        """The same in pages that a GPU copies from by itself."""
+        return self.together(True)
+
+    def copied(self, copy: Callable[[Tensor], Tensor]) -> Extras:
+        """The same in a copy of its piece."""
+        if self.piece is None:
+            return self.together(False).copied(copy)
+        start, there = self.piece.data_ptr(), copy(self.piece)
+        return self._moved(lambda tensor: _within(there, tensor.data_ptr() - start, tensor), there)
+
+    def together(self, locked: bool) -> Extras:
+        """The same in one piece of memory."""
+        apart = {id(tensor): tensor for tensor in self.tensors()}  # some belong to several modules
+        starts = list(accumulate((-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in apart.values()), initial=0))
+        piece = torch.zeros(starts[-1], dtype=torch.uint8, pin_memory=locked)
+        laid = {key: _within(piece, start, tensor).copy_(tensor) for start, (key, tensor) in zip(starts, apart.items(), strict=False)}
+        return self._moved(lambda tensor: laid[id(tensor)], piece)
+
+    def _moved(self, move: Move, piece: Tensor | None = None) -> Extras:
+        gains, offsets = ({site: move(each) for site, each in found.items()} for found in (self.gains, self.offsets))
+        embedding, head = (None if table is None else table.moved(move) for table in (self.embedding, self.head))
+        mixtures = {layer: {key: [delta.moved(move) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
+        return Extras(gains, offsets, embedding, head, mixtures, piece)
 
     def digest_into(self, found: hashlib._Hash) -> None:
         for name, tensor in self._named():
@@ -135,3 +192,8 @@ class Extras:
         for layer, mixture in sorted(self.mixtures.items()):
             for key, deltas in sorted(mixture.items(), key=repr):
                 yield from ((layer, key, delta) for delta in deltas)
+
+
+def _within(piece: Tensor, start: int, like: Tensor) -> Tensor:
+    """Room for a tensor like this one in a piece of bytes."""
+    return piece[start : start + like.nbytes].view(like.dtype).view(like.shape)

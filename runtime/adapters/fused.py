@@ -25,7 +25,7 @@ class FusedLaw(Law):
 
     def __init__(self, slots: Slots, sites: tuple[Site, ...], by_row: bool = False) -> None:
         super().__init__(slots)
-        device, count, most = slots.device, max(1, len(slots.slots)), max(len(site.modules) for site in sites)
+        device, count, most = slots.device, max(1, len(slots.slots)), max((len(site.modules) for site in sites), default=1)
         self._device, self._slots = device, slots
         tiles: dict[tuple[Run, ...], tuple[Tensor, Tensor, Tensor | None]] = {}
         for runs in {site.runs for site in sites}:
@@ -33,7 +33,7 @@ class FusedLaw(Law):
             pieces = adapted.pieces_of(list(runs))
             tiles[runs] = short, long, None if pieces is None else torch.from_numpy(pieces).to(device)
         self._products = [product_of(site.number, len(site.modules), site.inputs, site.outputs, *tiles[site.runs]) for site in sites]
-        shapes = np.array([[len(site.modules), site.inputs, site.outputs] for site in sites], np.int32)
+        shapes = np.array([[len(site.modules), site.inputs, site.outputs] for site in sites], np.int32).reshape(-1, 3)
         self._shapes = torch.from_numpy(shapes).to(device)
         self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
         memory = slots.slots[0].memory if slots.slots else torch.zeros(1, device=device)
@@ -69,7 +69,7 @@ class FusedLaw(Law):
         return super().product(base, x, site)
 
     def _changes(self, site: int) -> bool:
-        return any(extras.changes(site) for extras in self.special.values())
+        return any(extras.changes(site) for extras in self.extras)
 
     def begin_product(self, x: Tensor, site: Site) -> Tensor:
         """A x. Within a graph it is computed beside the base's product."""

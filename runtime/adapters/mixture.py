@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,16 +29,22 @@ class AdaptedMixture(ExpertsPart):
             setattr(self, name, AddedTo(getattr(base, name), self, ("", name)))
 
     def inner(self, x: Tensor) -> Tensor:
-        y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)
-        for extras, rows in self._law.special_rows(len(x)):
-            if self._layer in extras.mixtures:
-                self.added = extras.mixtures[self._layer]
-                y[rows], others[rows] = self.by_torch(x[rows]), False
-        if others.all():
+        own = [(extras.mixtures[self._layer], rows) for extras, rows in self._law.special_rows(len(x)) if self._layer in extras.mixtures]
+        if not own:
             return self._base.inner(x)
+        y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)
+        for self.added, rows in own:
+            y[rows], others[rows] = self.by_torch(x[rows]), False
         if others.any():
-            y[others] = self._base.inner(x[others])
-        return y
+            y[others] = self._base.here(x[others])
+        return y if self.ranks is None else self.ranks.summed(y)
+
+    def more(self, key: Key) -> Sequence[Delta]:
+        """What is added to a product of the expert that lies in this place, or of what is no expert's."""
+        place, name = key
+        if self.spread is not None and isinstance(place, int):
+            place = self.spread.held[self.spread.rank][place]
+        return self.added.get((place, name), ())
 
     def _around(self, network: Any, key: int | str) -> Any:
         found = copy.copy(network)
@@ -58,7 +64,7 @@ class AddedTo(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._base(x)
-        for delta in self._mixture.added.get(self._key, ()):
+        for delta in self._mixture.more(self._key):
             y = added(y, x, delta)
         return y
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -12,8 +11,9 @@ from ..loading.header import FLOATS, Stored
 from ..loading.source import Source
 from ..models.spec import Model
 from ..values import shown
-from .extras import Delta, Mixture
-from .mixture_targets import ExpertTarget, mixtures_of
+from .base_weights import BaseWeights
+from .extras import Pair
+from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -21,16 +21,18 @@ DEEPER = ".base_layer"  # what PEFT puts behind a module's name for each further
 
 
 class MixturePairs:
-    """For one adapter. tensor: reads one in float32, or raises.  dtype: of the model."""
+    """For one adapter. tensor: reads one in float32, or raises.  base: the model's weights."""
 
-    def __init__(self, model: Model, source: Source, config: PeftConfig, tensor: Callable[[Stored], Tensor], dtype: torch.dtype) -> None:
-        self._mixtures, self._source, self._config, self._tensor, self._dtype = mixtures_of(model), source, config, tensor, dtype
-        self._found: dict[int, Mixture] = {}
+    def __init__(self, model: Model, source: Source, config: PeftConfig, tensor: Callable[[Stored], Tensor], base: BaseWeights) -> None:
+        self._mixtures, self._source, self._config, self._tensor, self._base = mixtures_of(model), source, config, tensor, base
+        self._found: dict[str, list[Pair]] = {}
 
-    def read(self, found: dict[str, dict[str, Stored]]) -> dict[int, Mixture]:
-        """By layer; what is read is taken out of `found`, tensors by module, as the model calls it, and by their ends."""
+    def read(self, found: dict[str, dict[str, Stored]]) -> dict[str, list[Pair]]:
+        """By module; what is read is taken out of `found`, tensors by module, as the model calls it, and by their ends."""
         parameters: dict[str, list[str]] = {}
         for module in [module for module, parts in found.items() if set(parts) & {A, B}]:
+            if self._base.no_mixtures and self._mixtures.layer_of(module) is not None:
+                raise CheckpointError(f"{self._source.name}: tensor {shown(next(iter(found[module].values())).name)} is not supported: {self._base.no_mixtures}; merge the adapter into its base")
             if module in self._mixtures.modules:
                 self._of_module(module, found.pop(module))
             elif self._mixtures.layer_of(module) is not None:
@@ -42,7 +44,7 @@ class MixturePairs:
     def _of_module(self, module: str, parts: dict[str, Stored]) -> None:
         target, rank = self._mixtures.modules[module], self._config.rank_of(module)
         first, second = self._pair(module, parts, [rank, target.inputs], [target.outputs, rank])
-        self._put(target, first, second, self._config.scaling(module))
+        self._put(module, first, second, self._config.scaling(module))
 
     def _of_parameters(self, module: str, nested: dict[str, dict[str, Stored]]) -> None:
         """nested: of the parameters of one module their pairs, the first one's first."""
@@ -63,12 +65,15 @@ class MixturePairs:
     def _of_all(self, module: str, parameter: str, parts: dict[str, Stored]) -> None:
         """A of PEFT is [experts * rank, inputs], B [outputs, rank * experts]."""
         targets, rank = self._targets(parameter, parts), self._config.rank_of(parameter)
-        count, inputs, outputs = len(targets), targets[0].inputs, targets[0].outputs
+        sizes = [self._mixtures.modules[name].outputs for name in targets[0]]
+        count, inputs, outputs = len(targets), self._mixtures.modules[targets[0][0]].inputs, sum(sizes)
         first, second = self._pair(module, parts, [count * rank, inputs], [outputs, rank * count])
-        for target, a, b in zip(targets, first.view(count, rank, inputs), second.view(outputs, rank, count).permute(2, 0, 1), strict=True):
-            self._put(target, a, b, self._config.scaling(parameter))
+        for names, a, b in zip(targets, first.view(count, rank, inputs), second.view(outputs, rank, count).permute(2, 0, 1), strict=True):
+            for name, rows in zip(names, b.split(sizes), strict=True):
+                self._put(name, a, rows, self._config.scaling(parameter))
 
-    def _targets(self, parameter: str, parts: dict[str, Stored]) -> list[ExpertTarget]:
+    def _targets(self, parameter: str, parts: dict[str, Stored]) -> list[list[str]]:
+        """Of each expert the modules whose rows it has."""
         layer = self._mixtures.layer_of(parameter)
         if layer is None or A not in parts or B not in parts or len(parts[A].shape) != 2 or len(parts[B].shape) != 2:
             return []
@@ -90,10 +95,6 @@ class MixturePairs:
                 raise CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} holds {stored.dtype} of shape {stored.shape}; the configuration and the model ask for floats of {shape}")
         return self._tensor(parts[A]), self._tensor(parts[B])
 
-    def _put(self, target: ExpertTarget, first: Tensor, second: Tensor, scale: float) -> None:
-        rows = None
-        if target.order is not None:  # where each of the module's outputs is
-            rows = torch.empty_like(target.order)
-            rows[target.order] = torch.arange(len(rows))
-        delta = Delta(target.start, first.to(self._dtype).contiguous(), second.to(self._dtype).contiguous(), scale, rows)
-        self._found.setdefault(target.layer, {}).setdefault(target.key, []).append(delta)
+    def _put(self, module: str, first: Tensor, second: Tensor, scale: float) -> None:
+        """In the model's type: ranks that have all of it share it."""
+        self._found.setdefault(module, []).append((first.to(self._base.dtype).contiguous(), second.to(self._base.dtype).contiguous(), scale))

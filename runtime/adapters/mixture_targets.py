@@ -29,6 +29,11 @@ class ExpertTarget(NamedTuple):
     inputs: int
     order: torch.Tensor | None
 
+    @property
+    def rows(self) -> torch.Tensor | None:
+        """Where each of the module's outputs is, int64; None: from `start` on."""
+        return None if self.order is None else self.order.argsort()
+
 
 class Mixtures:
     """modules: by their names, those of the mixtures.  layers: by how the names of its parts begin, layers that have a mixture."""
@@ -40,21 +45,24 @@ class Mixtures:
         self._parts: dict[int, ExpertsPart] = {}
         for block in twin.layers:
             if isinstance(part := block.ffn, ExpertsPart):
-                prefix = model.names.layer.format(block.index)
+                prefix = model.names.layer.format(model.stage.first + block.index)
                 self.layers[prefix], self._parts[block.index] = block.index, part
                 self.modules.update(_targets(part, prefix, block.index))
                 self.modules.setdefault(prefix + ROUTER, self.modules[prefix + model.names.experts.router])
+        self._of: dict[tuple[int, Key], list[str]] = {}
+        for module, target in sorted(self.modules.items(), key=lambda each: each[1].start):
+            self._of.setdefault((target.layer, target.key), []).append(module)
 
     def layer_of(self, module: str) -> int | None:
         return next((layer for prefix, layer in self.layers.items() if module.startswith(prefix)), None)
 
-    def fused(self, layer: int, parameter: str, outputs: int, inputs: int) -> list[ExpertTarget]:
-        """Of each expert the product whose rows a parameter has, if they are of this shape; otherwise nothing."""
+    def fused(self, layer: int, parameter: str, outputs: int, inputs: int) -> list[list[str]]:
+        """Of each expert the modules whose rows a parameter has, in their order, if they are of this shape; otherwise nothing."""
         part = self._parts[layer]
         name = "down" if any(word in parameter for word in DOWN) else part.experts[0].into
         if tuple(getattr(part.experts[0], name).weight.shape) != (outputs, inputs):
             return []
-        return [ExpertTarget(layer, (index, name), 0, outputs, inputs, _order(network, name)) for index, network in enumerate(part.experts)]
+        return [self._of[layer, (index, name)] for index in range(len(part.experts))]
 
 
 @lru_cache(maxsize=4)

@@ -60,7 +60,7 @@ class PeftConfig:
         asked = {key: values[key] for key in BESIDE if values.get(key) and values[key] != "none"}
         for key, value in asked.items():
             if not beside:
-                raise CheckpointError(f"{where}: {key}={shown(value)} is not supported here: {BESIDE[key]}, which is read by one rank, not beside a GGUF file, and with deterministic=True on a CPU for models of attention and dense feedforward networks alone; merge the adapter into its base")
+                raise CheckpointError(f"{where}: {key}={shown(value)} is not supported here: {BESIDE[key]}, which is not read beside a GGUF file, and with deterministic=True on a CPU for models of attention and dense feedforward networks alone; merge the adapter into its base")
         ranks = {name: _rank(rank, f"{where}: rank_pattern {shown(name)}") for name, rank in _pattern(values, "rank_pattern", where).items()}
         alphas = {name: _number(alpha, f"{where}: alpha_pattern {shown(name)}") for name, alpha in _pattern(values, "alpha_pattern", where).items()}
         rank, alpha = _rank(values.get("r", 8), f"{where}: r"), _number(values.get("lora_alpha", 8), f"{where}: lora_alpha")

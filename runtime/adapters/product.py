@@ -39,18 +39,22 @@ class Law:
 
     def __init__(self, resident: Resident, by_row: bool = False) -> None:
         self._resident, self._by_row = resident, by_row
-        self.special: dict[int, Extras] = {}
+        self.special: list[int] = []
 
     def begin(self, rows: AdapterRows) -> None:
         """A step begins."""
         self.rows = rows
         used = [int(slot) for slot in np.unique(rows.tokens) if slot >= 0]
-        adapters = {slot: self._resident.adapter(slot) for slot in used}
-        self.special = {slot: adapter.extras for slot, adapter in adapters.items() if self.is_special(adapter)}
+        self.special = [slot for slot in used if self.is_special(self._resident.adapter(slot))]
 
     def is_special(self, adapter: Adapter) -> bool:
-        """Whether its steps are the law's."""
-        return bool(adapter.extras)
+        """Whether its steps are the law's; on GPUs all ranks must say the same."""
+        return bool(adapter.beside)
+
+    @property
+    def extras(self) -> list[Extras]:
+        """Of the special ones of the step at hand."""
+        return [self._resident.adapter(slot).extras for slot in self.special]
 
     def captures(self, slots: Iterable[int]) -> bool:
         """Whether a step with the adapters of these slots may be a CUDA graph."""
@@ -58,13 +62,14 @@ class Law:
 
     def outside(self, adapter: Adapter) -> str:
         """What it has because of which its steps do not run where others' do (`fast`), for people."""
-        return "" if not self.fast or not self.is_special(adapter) else ", ".join(adapter.extras.kinds) or "pairs of mixers that torch computes"
+        return "" if not self.fast or not self.is_special(adapter) else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
 
     def special_rows(self, count: int) -> Iterator[tuple[Extras, Tensor]]:
         """Of as many rows of the step those whose adapters have more than pairs, int64: by adapter, or one by one."""
         for slot, rows in self.rows.groups(count) if self.special else ():
             if slot in self.special:
-                yield from ((self.special[slot], part) for part in (rows.split(1) if self._by_row else (rows,)))
+                extras = self._resident.adapter(slot).extras
+                yield from ((extras, part) for part in (rows.split(1) if self._by_row else (rows,)))
 
     def begin_product(self, x: Tensor, site: Site) -> Tensor | None:
         """What of a product can be computed before the base's, for `add`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -16,12 +18,12 @@ from ..loading.objects import read_json
 from ..loading.pickles import pickled
 from ..loading.plan import renamed
 from ..loading.source import Source, safetensors
-from ..models.decoder import Decoder
 from ..models.spec import Model
 from ..values import shown
 from .adapter import Adapter, Packing
+from .base_weights import BaseWeights
 from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
-from .extras import Extras
+from .extras import Changes, Pair
 from .gguf_adapter import FileRows, read_adapter
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
@@ -35,7 +37,7 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 class Packs(Protocol):
     """See `adapter.Packing`."""
 
-    def pack(self, pairs: dict[str, tuple[Tensor, Tensor, float]], extras: Extras | None = None) -> Adapter: ...
+    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter: ...
 
 
 class Target(NamedTuple):
@@ -49,14 +51,14 @@ class Target(NamedTuple):
 class Reader:
     """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
-    base: the model itself, whose weights what comes beside the pairs is laid out with; None: only pairs are read.
+    base: the model's weights, with which what comes beside the pairs is laid out; None: only pairs are read.
     packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
     """
 
-    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: Decoder | None = None, packing: Packs | None = None, file: Path | None = None) -> None:
+    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: Packs | None = None, file: Path | None = None) -> None:
         self._file_rows = None if file is None else FileRows(file, model)
-        self._model, self._pickles, self._dtype, self._base, self._sites = model, pickles, dtype, base, sites
-        self._packing = packing or Packing(sites, dtype)
+        self._model, self._pickles, self._dtype, self._base = model, pickles, dtype, base
+        self._packing = packing or Packing(sites, dtype, model)
         self._targets = {module: Target(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
         self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
@@ -79,10 +81,15 @@ class Reader:
         }
         if self._file_rows is not None:
             pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
-        extras = Extras() if self._base is None else Beside(self._base, self._sites, source, config, partial(self._tensor, source)).read(others, pairs)
-        if not pairs and not extras:
+        changes = Changes() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
+        if not pairs and not changes:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
-        return self._packing.pack(pairs, extras)
+        adapter = self._packing.pack(pairs, changes)
+        return adapter.called(_contents(source, config)) if adapter.on_base else adapter
+
+    def _beside(self, source: Source, config: PeftConfig, base: BaseWeights) -> Beside:
+        sizes = {module: target.outputs for module, target in self._targets.items()}
+        return Beside(self._model, sizes, base, source, config, partial(self._tensor, source))
 
     def _source(self, path: Path) -> Source:
         if (path / SAFETENSORS).is_file():
@@ -133,7 +140,7 @@ class Reader:
         part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
         source.read(stored, 0, part)
         found = part.view(DTYPES[stored.dtype]).view(stored.shape).float()
-        if not bool(found.to(self._dtype).isfinite().all()):
+        if found.numel() and not bool(torch.stack(found.aminmax()).to(self._dtype).isfinite().all()):
             raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds nan or values beyond {self._dtype}; the training diverged, or the file is damaged")
         return found
 
@@ -150,6 +157,17 @@ class Reader:
                 )
             if stored.dtype not in FLOATS:
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}")
+
+
+def _contents(source: Source, config: PeftConfig) -> str:
+    """A digest of what was read, whatever the base is."""
+    found = hashlib.sha256(repr(replace(config, where="")).encode())
+    for stored in sorted(source.tensors, key=lambda each: each.name):
+        part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
+        source.read(stored, 0, part)
+        found.update(f"{stored.name} {stored.dtype} {stored.shape}".encode())
+        found.update(part.numpy().data)
+    return found.hexdigest()[:32]
 
 
 def _what(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .shadow import Shadow
 from .slots import Slots
 from .store import HostStore, Kept
 
+log = logging.getLogger("sgl.runtime")
 MOST_NAME = 200  # characters
 
 
@@ -66,7 +68,7 @@ class Adapters(OfStep):
         """Read an adapter; the name means it from here on, whatever it meant before."""
         _check_name(name)
         adapter = self.store.fresh(Path(path))
-        self.slots.check_fits(adapter.rank, name)
+        self.slots.check_fits(adapter, name)
         outside = self.shadow.law.outside(adapter)
         if outside and self._strict:
             raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of {self.shadow.law.fast}; merge it into its base, or leave strict out")
@@ -142,6 +144,15 @@ class Adapters(OfStep):
 
     def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         return [self.slots.slot_of(digest) if digest else NONE for digest in digests]
+
+    def rebase(self) -> None:
+        """The base's weights are others: what was laid out with those of before is read again. What cannot be stays as it is, until it has to be read for another reason."""
+        for kept in self.store:
+            if kept.on_base and (kept.adapter is not None or self.slots.has(kept.digest)):
+                try:
+                    self.slots.renew(self.store.renew(kept))
+                except Exception as error:
+                    log.warning("an adapter of %s goes on with factors and biases beside the weights of before: %s", kept.paths[-1], error)
 
     def close(self) -> None:
         """Hold nothing of the model and the device any more."""

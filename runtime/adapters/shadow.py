@@ -6,6 +6,7 @@ The base itself is not touched: a step without adapters runs as if there were no
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from ..cache.states import StateMemory
 from ..models.block import Block
 from ..models.decoder import Decoder
 from ..models.experts import ExpertsPart
-from ..models.over_ranks import Summed, here
+from ..models.over_ranks import around
 from ..step.batch import Batch
 from .ends import AdaptedEmbedding, AdaptedHead
 from .mixture import AdaptedMixture
@@ -27,14 +28,15 @@ class Shadow:
 
     def __init__(self, model: Decoder, sites: tuple[Site, ...], law: Law) -> None:
         self._base, self._sites, self.law = model, sites, law
-        self._made: dict[bool, Decoder] = {}
+        self._made: dict[tuple[bool, bool], Decoder] = {}
         self._of: list[Block] = []
 
     def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
         """See `Decoder.forward`."""
         assert batch.adapters is not None
         self.law.begin(batch.adapters)
-        return self._model(bool(self.law.special)).forward_base(batch, attention, memory)
+        special = self.law.extras
+        return self._model(bool(special), any(extras.mixtures for extras in special)).forward_base(batch, attention, memory)
 
     def forget(self) -> None:
         """The base's weights are going to be others: nothing here may keep those of before."""
@@ -45,16 +47,16 @@ class Shadow:
         self._base.adapted = None
         del self._base, self._made, self._of, self.law
 
-    def _model(self, special: bool) -> Decoder:
+    def _model(self, special: bool, mixes: bool) -> Decoder:
         if self._of != self._base.layers:  # those that were loaded anew are others
             self._made.clear()
             self._of = list(self._base.layers)
-        if special not in self._made:
-            self._made[special] = self._shadow(special)
-        return self._made[special]
+        if (special, mixes) not in self._made:
+            self._made[special, mixes] = self._shadow(special, mixes)
+        return self._made[special, mixes]
 
-    def _shadow(self, special: bool) -> Decoder:
-        """special: of steps with adapters that have more than pairs."""
+    def _shadow(self, special: bool, mixes: bool) -> Decoder:
+        """special: of steps with adapters that have more than pairs.  mixes: pairs of mixtures of experts among it, which kernels compute without adding anything."""
         base = self._base
         model = copy.copy(base)
         vars(model).pop("course", None)
@@ -64,15 +66,13 @@ class Shadow:
         model.layers = [_beside(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
-            product = getattr(holder, site.name)
-            adapted = Adapted(here(product), site, self.law)
-            setattr(holder, site.name, Summed(adapted, product.ranks) if isinstance(product, Summed) else adapted)
+            setattr(holder, site.name, around(getattr(holder, site.name), partial(Adapted, site=site, law=self.law)))
         if special:
             model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
-            model.head.product = AdaptedHead(base.head.product, self.law)
-            for block in model.layers:
-                if isinstance(block.ffn, ExpertsPart) and not base.fused:
-                    block.ffn = AdaptedMixture(block.ffn, block.index, self.law)
+            model.head.product = around(base.head.product, partial(AdaptedHead, law=self.law))
+        for block in model.layers if mixes else ():
+            if isinstance(block.ffn, ExpertsPart):
+                block.ffn = AdaptedMixture(block.ffn, block.index, self.law)
         return model
 
 

@@ -21,6 +21,7 @@ from .sites import Site
 
 CLASSES = (8, 16, 32, 64, 128, 256, 512, 1024)
 GROWN = 8  # slots of a class where none were asked for
+SILENCE = 256  # times that others ask, after which nothing is kept for one that waited
 PATIENCE = 16  # refusals after which a slot is emptied for one that waits
 
 
@@ -40,23 +41,25 @@ class Slots:
     """Only the scheduler thread calls this.
 
     counts: slots by class of rank.  grows: classes that lack are made when an adapter needs one.
+    room: bytes on the device for what adapters have beside pairs, of a GPU; None: as much as they have.
     version: another one whenever something else lies in a slot.
     hits, misses: sequences that found their adapter in a slot, or waited for it.  loads, evictions: of slots.
     """
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, device: torch.device, counts: Mapping[int, int], grows: bool) -> None:
-        self._sites, self._dtype, self.device, self._grows = sites, dtype, device, grows
+    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, device: torch.device, counts: Mapping[int, int], grows: bool, room: int | None = None) -> None:
+        self._sites, self._dtype, self.device, self._grows, self.room = sites, dtype, device, grows, room
         self.slots: list[Slot] = []
         self.hits = self.misses = self.loads = self.evictions = 0
         self.version = self._clock = 0
         self._refused: dict[str, int] = {}
         self._draining: tuple[str, Slot] | None = None  # for whom nobody else takes a slot any more
+        self._silent = 0  # times that others asked since that one did
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
 
     @property
     def bytes(self) -> int:
-        return sum(slot.memory.nbytes for slot in self.slots)
+        return sum(slot.memory.nbytes for slot in self.slots) + (self.room or 0)
 
     @property
     def most_rank(self) -> int:
@@ -84,6 +87,7 @@ class Slots:
         adapter: None: it is not in main memory.  waits: others have work, so a copy need not be waited for.
         """
         found = self._find(digest)
+        self._listen(digest)
         if self._draining is not None and self._draining[1] is found:
             return False
         fresh = found is None
@@ -109,16 +113,31 @@ class Slots:
         """Nobody will ask for it again."""
         found = self._find(digest)
         if found is not None and not found.holds:
-            found.there = None
+            self.empty(found.number)
 
     def evict_all(self) -> None:
         """Empty the slots that nobody holds."""
         for slot in self.slots:
             if not slot.holds and slot.there is not None:
-                slot.there, self.evictions = None, self.evictions + 1
+                self.empty(slot.number)
+                self.evictions += 1
 
-    def check_fits(self, rank: int, name: str) -> None:
-        """Raise ConfigError where no slot is wide enough for an adapter of this rank."""
+    def empty(self, number: int) -> None:
+        """Nothing lies in a slot any more."""
+        self.slots[number].there, self.version = None, self.version + 1
+
+    def renew(self, adapter: Adapter) -> None:
+        """What lies in a slot is another one of the same digest."""
+        if (found := self._find(adapter.digest)) is not None:
+            self.empty(found.number)
+            self._load(found, adapter)
+            self._is_ready(found, waits=False)
+
+    def check_fits(self, adapter: Adapter, name: str) -> None:
+        """Raise ConfigError where no slot is wide enough for an adapter, or there is too little room for what it has beside pairs."""
+        rank = adapter.rank
+        if self.room is not None and adapter.most_beside > self.room:
+            raise ConfigError(f"adapter {name!r} has {adapter.most_beside:,} bytes beside its pairs ({', '.join(adapter.beside)}), and {self.room:,} are set aside for it on the device: open the engine with a larger adapter_extras, such as '{-(-adapter.most_beside // 2**20)}MB'")
         if rank <= self.most_rank:
             return
         there = f"slots here take ranks up to {self.most_rank}" if self.slots else "no slots were reserved on the device"
@@ -132,20 +151,47 @@ class Slots:
             self._make([class_of(adapter.rank)] * GROWN)
         wide = [slot for slot in self.slots if slot.rank >= adapter.rank]
         free = [slot for slot in wide if not slot.holds and (self._draining is None or slot is not self._draining[1] or self._draining[0] == adapter.digest)]
-        if not free:
+        found = min(free, key=lambda slot: (slot.there is not None, slot.rank, slot.used), default=None)
+        if found is None:
             self._wait_longer(adapter, wide)
+        elif not self._makes_room(adapter, found):
+            self._wait_longer(adapter, [slot for slot in self.slots if slot.there is not None and slot.there.most_beside and slot.holds])
             return None
-        return min(free, key=lambda slot: (slot.there is not None, slot.rank, slot.used))
+        return found
 
-    def _wait_longer(self, adapter: Adapter, wide: list[Slot]) -> None:
-        """Popular adapters would keep their slots for ever: after some time one is emptied for whoever waits."""
+    def _makes_room(self, adapter: Adapter, chosen: Slot) -> bool:
+        """Empty slots that nobody holds, until there is room for what this adapter has beside pairs; False: there would not be."""
+        others = {slot.number: slot.there.most_beside for slot in self.slots if slot is not chosen and slot.there is not None}
+        idle = sorted((number for number in others if others[number] and not self.slots[number].holds), key=lambda number: self.slots[number].used)
+        over = 0 if self.room is None else adapter.most_beside + sum(others.values()) - self.room
+        if over > sum(others[number] for number in idle) or self._others_wait(adapter):
+            return False
+        while over > 0:
+            over -= others[idle[0]]
+            self.empty(idle.pop(0))
+            self.evictions += 1
+        return True
+
+    def _others_wait(self, adapter: Adapter) -> bool:
+        """Whether the room that it wants is being emptied for another one."""
+        return self.room is not None and adapter.most_beside > 0 and self._draining is not None and self._draining[0] != adapter.digest
+
+    def _wait_longer(self, adapter: Adapter, held: list[Slot]) -> None:
+        """Popular adapters would keep their slots, and the room, for ever: after some time one of those that are held is emptied for whoever waits."""
         count = self._refused[adapter.digest] = self._refused.get(adapter.digest, 0) + 1
-        if count >= PATIENCE and self._draining is None:
-            self._draining = adapter.digest, min(wide, key=lambda slot: slot.holds)
+        done = self._draining is None or (self._draining[0] == adapter.digest and not self._draining[1].holds)  # one of them was not enough
+        if count >= PATIENCE and done and held:
+            self._draining = adapter.digest, min(held, key=lambda slot: slot.holds)
+
+    def _listen(self, digest: str) -> None:
+        """Who waited may have been given up."""
+        self._silent = 0 if self._draining is None or self._draining[0] == digest else self._silent + 1
+        if self._silent > SILENCE:
+            self._draining = None
 
     def _load(self, slot: Slot, adapter: Adapter) -> None:
         if slot.there is not None:
-            self.evictions += 1
+            slot.there, self.evictions = None, self.evictions + 1  # its memory may be needed
         if self._draining is not None and self._draining[0] == adapter.digest:
             self._draining = None
         self.loads, self.version = self.loads + 1, self.version + 1

@@ -18,7 +18,7 @@ from .adapter import Adapter
 class Kept:
     """An adapter by its digest. adapter: None: it was let go, and is read again when it is wanted.
 
-    paths: that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is computed with.  names: how many names mean it; pinned: how many of these keep it here.  uses: sequences that are open with it.
+    paths: that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is computed with.  on_base: see `Adapter`.  names: how many names mean it; pinned: how many of these keep it here.  uses: sequences that are open with it.
     """
 
     paths: list[Path]
@@ -27,6 +27,7 @@ class Kept:
     padded: int
     bytes: int
     adapter: Adapter | None
+    on_base: bool = False
     names: int = 0
     pinned: int = 0
     uses: int = 0
@@ -60,12 +61,12 @@ class HostStore:
         adapter = self._read(path)
         if not self._locks_pages:
             return adapter
-        return replace(adapter, memory=adapter.memory.pin_memory())
+        return replace(adapter, memory=adapter.memory.pin_memory(), extras=adapter.extras.locked())
 
     def name(self, adapter: Adapter, path: Path, pinned: bool) -> Kept:
         """One more name means this adapter."""
         with self.lock:
-            kept = self._kept.setdefault(adapter.digest, Kept([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None))
+            kept = self._kept.setdefault(adapter.digest, Kept([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None, adapter.on_base))
             kept.paths = [each for each in kept.paths if each != path and each.exists()] + [path]
             kept.adapter = kept.adapter or adapter
             kept.names, kept.pinned = kept.names + 1, kept.pinned + pinned
@@ -110,6 +111,13 @@ class HostStore:
                 self._reader = self._reader or ThreadPoolExecutor(1, "sgl-adapters")
                 kept.reading = self._reader.submit(self._again, kept)
             return kept.adapter
+
+    def renew(self, kept: Kept) -> Adapter:
+        """Read again, as the base is another. Raises what that raises."""
+        adapter = self._again(kept)
+        with self.lock:
+            kept.adapter, kept.reading = None if kept.adapter is None else adapter, None
+        return adapter
 
     def __iter__(self) -> Iterator[Kept]:
         with self.lock:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..adapters.adapter import Adapter
-from ..adapters.laws import law_for
-from ..adapters.of_step import ByNumber
-from ..adapters.shadow import Shadow
-from ..adapters.sites import sites_of
-from ..adapters.slots import Slots
 from ..attention import AttentionBackend, attention_backend
 from ..cache.host_pages import HostPages
 from ..cache.states import StateMemory
@@ -25,6 +18,7 @@ from ..models.decoder import Decoder
 from ..models.explain import layers_of
 from ..models.kv_scales import take_scales
 from ..parallel import follower
+from ..parallel.adapters_here import AdaptersHere
 from ..parallel.cuda_links import CudaLinks
 from ..parallel.cuda_ranks import CudaRanks, set_environment
 from ..parallel.host_pages import calls_of
@@ -49,8 +43,9 @@ class GpuFollower:
         self._memory: StateMemory | None = None
         self._runner: FollowerRunner | None = None
         self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
-        calls: list[Callable[..., Any]] = [self.keep_pages, self.plan, self.let_go, self.fill, self.set_aside, self.place, self.held]
-        self._called = {call.__name__: call for call in calls}
+        self._adapters = AdaptersHere(part, model)
+        calls: list[Callable[..., Any]] = [self.keep_pages, self.plan, self.let_go, self.fill, self.set_aside, self.held]
+        self._called = {call.__name__: call for call in calls} | self._adapters.calls
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
 
@@ -141,14 +136,7 @@ class GpuFollower:
 
     def set_aside(self, ranks: list[int]) -> None:
         """Slots for adapters of these ranks, as rank 0 has them."""
-        sites, model = sites_of(self.model.config), self.model
-        self._slots = Slots(sites, model.dtype, model.device, Counter(ranks), grows=False)
-        model.adapted = shadow = Shadow(model, sites, law_for(model, self._slots, sites, self.part.deterministic))
-        self.runner.adapters = ByNumber(self._slots, shadow)
-
-    def place(self, ranks: list[int], number: int, adapter: Adapter) -> None:
-        """An adapter's part into a slot, see `Slots.mirror`."""
-        self._slots.mirror(ranks, number, adapter)
+        self.runner.adapters = self._adapters.set_aside(ranks)
 
     def compile(self) -> None:
         """What rank 0 has compiled; it lies in the folder of compiled kernels."""

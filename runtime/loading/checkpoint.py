@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..models.spec import Model
 from ..quantization.readers import Readers
@@ -18,6 +19,7 @@ from .header import Stored
 from .pickles import pickled
 from .plan import ReadersOf, with_own_head
 from .remote import is_remote, remote_sources
+from .remote.source import RangeSource
 from .source import FileSource, Source, safetensors
 from .state import WHOLE, Entry, Parts, Share, has_state, read_manifest, share_in
 from .stored_scales import note_of
@@ -56,7 +58,12 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     sources = _files(path, share) if share is not None else sources_of(path, load_format) if weights else []
     model = with_stacks_as_stored(with_own_head(model, sources), sources)
     notes = (*readers.notes, *note_of(model, sources, readers.other_kv), *_left_out(sources))
-    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers, str(path), None if share is None else share.packed)
+    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers.told(beside_of(sources)), str(path), None if share is None else share.packed)
+
+
+def beside_of(sources: Iterable[Source]) -> dict[str, Any]:
+    """What all files say beside their tensors."""
+    return {name: said for source in sources if isinstance(source, FileSource | RangeSource) for name, said in source.beside.items()}
 
 
 def _left_out(sources: list[Source]) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def _known(model: Model) -> dict[str, tuple[tuple[str, ...], int]]:
         for index, layer in enumerate(model.layers)
         if isinstance(layer.ffn, Experts)
         for prefix in [model.names.layer.format(model.stage.first + index)]
-        for stack in model.names.experts.stacks
+        for stack in model.names.experts.all_stacks()
     }
 
 

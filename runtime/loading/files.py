@@ -34,6 +34,8 @@ def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, d
     values = read_json(path / "config.json")
     places = [values, *(value for key in ("text_config", "llm_config") if isinstance(value := values.get(key), dict))]
     said = next((found for place in places for key in QUANTIZATION if (found := place.get(key)) is not None), None)
+    if said is None and isinstance(older := values.get("quantization"), dict) and "bits" in older:  # MLX', before it wrote both
+        said = older
     where = f"{path / 'config.json'}: quantization_config"
     if said is not None and not isinstance(said, dict):
         raise ConfigError(f"{where} must be an object, not {shown(said)}")

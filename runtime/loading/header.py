@@ -34,13 +34,20 @@ class Stored(NamedTuple):
     stop: int
 
 
-def read_header(file: Path) -> list[Stored]:
-    """The tensors of a file in the order of their bytes. Raises CheckpointError for what is damaged or cut short."""
+class Header(NamedTuple):
+    """tensors: in the order of their bytes.  beside: what the file says beside them; some writers put there what a weight's tensors mean."""
+
+    tensors: list[Stored]
+    beside: dict[str, Any]
+
+
+def read_header(file: Path) -> Header:
+    """Raises CheckpointError for what is damaged or cut short."""
     with open(file, "rb") as stream:
         return header_of(str(file), file.stat().st_size, stream.read)
 
 
-def header_of(name: str, size: int, read: Callable[[int], bytes]) -> list[Stored]:
+def header_of(name: str, size: int, read: Callable[[int], bytes]) -> Header:
     """The same of a file that lies anywhere. read: gives the next bytes, as many as it is asked for, fewer at the end."""
     try:
         length, entries = _entries(size, read)
@@ -53,16 +60,20 @@ def header_of(name: str, size: int, read: Callable[[int], bytes]) -> list[Stored
         raise
     except ValueError as error:
         raise damaged_file(name, size, str(error)) from error
-    return tensors
+    return Header(tensors, _beside(entries))
 
 
 def beside_tensors(file: Path) -> dict[str, Any]:
     """What a file says beside its tensors. Raises CheckpointError for a header that is damaged."""
     try:
         with open(file, "rb") as stream:
-            said = _entries(file.stat().st_size, stream.read)[1].get(BESIDE)
+            return _beside(_entries(file.stat().st_size, stream.read)[1])
     except ValueError as error:
         raise damaged(file, str(error)) from error
+
+
+def _beside(entries: dict[str, Any]) -> dict[str, Any]:
+    said = entries.get(BESIDE)
     return said if isinstance(said, dict) else {}
 
 

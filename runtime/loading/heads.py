@@ -21,7 +21,7 @@ from ..models.names import Names
 from ..models.spec import Gated, Model, Norms
 from ..quantization.readers import Readers
 from ..quantization.readers.claim import Sibling
-from .checkpoint import is_state, open_checkpoint, sources_of
+from .checkpoint import beside_of, is_state, open_checkpoint, sources_of
 from .files import quantization_of, read_json
 from .header import DTYPES, FLOATS, Stored
 from .plan import BUFFERS, renamed
@@ -179,7 +179,7 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     )
     config.finish()
     _require_fit(spec, target, where)
-    return HeadFiles(spec, sources, plain_name, Readers.of(*quantization_of(path)), str(path))
+    return HeadFiles(spec, sources, plain_name, Readers.of(*quantization_of(path)).told(beside_of(sources)), str(path))
 
 
 def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three: bool) -> None:
@@ -246,7 +246,7 @@ def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
         embeds=f"{begin}embed_tokens.weight" in tensors,
         scores=f"{begin}shared_head.head.weight" in tensors,
     )
-    return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, Readers.of(*quantization_of(path)), str(path))
+    return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, Readers.of(*quantization_of(path)).told(beside_of(sources)), str(path))
 
 
 def scores_of(target: Model, path: Path, load_format: str) -> list[tuple[Source, Stored]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from ..models.fields import shown
 from .header import DTYPES, Stored, damaged, read_header
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Source(Protocol):
@@ -29,10 +31,10 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A file whose tensors lie in it one after the other, each as its bytes."""
+    """A file whose tensors lie in it one after the other, each as its bytes. beside: see `Header`."""
 
-    def __init__(self, file: Path, tensors: list[Stored]) -> None:
-        self.file, self.name, self.tensors, self.bytes = file, str(file), tensors, file.stat().st_size
+    def __init__(self, file: Path, tensors: list[Stored], beside: Mapping[str, Any] = NOTHING) -> None:
+        self.file, self.name, self.tensors, self.bytes, self.beside = file, str(file), tensors, file.stat().st_size, beside
 
     def read(self, stored: Stored, offset: int, part: Tensor) -> None:
         view = part.numpy().data
@@ -82,7 +84,7 @@ def given_tensors(given: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) ->
 
 def safetensors(file: Path) -> FileSource:
     """Raises CheckpointError for a file that is damaged."""
-    return FileSource(file, read_header(file))
+    return FileSource(file, *read_header(file))
 
 
 def bytes_of(source: Source, stored: Stored, offset: int, count: int) -> np.ndarray:

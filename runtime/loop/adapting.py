@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..adapters.laws import law_for
+from ..adapters.base_weights import WeightsHere
+from ..adapters.laws import adapted_sites, by_law, law_for, reads_more
 from ..adapters.reading import Reader
 from ..adapters.room import Adapters
 from ..adapters.shadow import Shadow
@@ -16,10 +17,15 @@ from ..adapters.slots import Slots, bytes_of, class_of
 from ..adapters.store import HostStore
 from ..executor.device import DeviceChoice
 from ..loading.gguf import is_gguf
-from ..models.attention import AttentionPart
 from ..models.decoder import Decoder
-from ..models.feedforward import GatedPart, PlainPart
-from ..parallel.adapter_parts import PartsPacking, TeamSlots, bytes_of_ranks, most_of_a_rank
+from ..parallel.adapter_parts import (
+    PartsPacking,
+    TeamSlots,
+    WeightsOfRanks,
+    bytes_of_ranks,
+    most_of_a_rank,
+    parts_of,
+)
 from .config import Resolved, parse_memory
 from .core import EngineCore
 from .ranks_side import RanksSide
@@ -29,7 +35,9 @@ def refusal(model: Any, path: Path, config: Resolved) -> str | None:
     """Why the model takes no adapters, if it takes none."""
     if not isinstance(model, Decoder):
         return f"{model.config.architecture} runs by transformers' own implementation"
-    return None if sites_of(model.config, by_law(model, config, path)) else f"{model.config.architecture} has no product that adapters are added to"
+    if config.by_rows:
+        return "no adapters are added to rows that ranks share out: open it with latent_attention='heads'"
+    return None if adapted_sites(model, config.deterministic, path) else f"{model.config.architecture} has no product that adapters are added to"
 
 
 def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None, path: Path | None = None) -> int:
@@ -37,29 +45,22 @@ def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None, 
     if not config.adapter_slots:
         return 0
     if side is None:
-        return bytes_of(sites_of(model.config, by_law(model, config, path)), counts(config), model.dtype.itemsize)
+        return bytes_of(adapted_sites(model, config.deterministic, path), counts(config), model.dtype.itemsize) + (room_of(model, config) or 0)
     if model.device.type == "cuda":
-        return most_of_a_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize)
-    return _of_ranks(side, config, model)(counts(config))
+        most = most_of_a_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize, by_law(model, config.deterministic, path))
+        return most + config.extras_room
+    return _of_ranks(side, config, model, path)(counts(config))
 
 
-def _of_ranks(side: RanksSide, config: Resolved, model: Decoder) -> Callable[[Mapping[int, int]], int]:
-    return lambda counts: bytes_of_ranks(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts, model.dtype.itemsize)
+def room_of(model: Decoder, config: Resolved) -> int | None:
+    """Bytes of a GPU for what adapters have beside pairs; None: they lie in main memory."""
+    return config.extras_room if model.fused else None
 
 
-def by_law(model: Decoder, config: Resolved, path: Path | None = None) -> bool:
-    """Whether products are adapted that only the law adds to: rows beside them may have other last bits."""
-    return not model.fused and reads_more(model, config, path) and not config.deterministic
-
-
-def reads_more(model: Decoder, config: Resolved, path: Path | None = None) -> bool:
-    """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
-    and feedforward networks."""
-    if model.config.is_share or (path is not None and is_gguf(path)):
-        return False
-    if model.fused or model.device.type != "cpu":
-        return model.fused and not config.deterministic
-    return not config.deterministic or all(isinstance(block.mixer, AttentionPart) and isinstance(block.ffn, GatedPart | PlainPart) for block in model.layers)
+def _of_ranks(side: RanksSide, config: Resolved, model: Decoder, path: Path | None) -> Callable[[Mapping[int, int]], int]:
+    stages, ranks, law = config.pipeline_parallel, config.tensor_parallel, by_law(model, config.deterministic, path)
+    room = stages * ranks * (room_of(model, config) or 0)
+    return lambda counts: bytes_of_ranks(side.part.whole, stages, ranks, counts, model.dtype.itemsize, law) + room
 
 
 def counts(config: Resolved) -> dict[int, int]:
@@ -72,9 +73,9 @@ def counts(config: Resolved) -> dict[int, int]:
 def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: RanksSide | None = None, path: Path | None = None) -> Adapters:
     """path: of the model."""
     gpu = choice.device.type == "cuda"
-    sites: tuple[Site, ...] = sites_of(model.config, by_law(model, config, path))
-    made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model), model.fused)
-    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None)
+    sites = adapted_sites(model, config.deterministic, path)
+    made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model, path), model.fused)
+    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None, room=room_of(model, config))
     shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
     reader = _reader(model, sites, config, side, path)
     made = Adapters(HostStore(reader.read, parse_memory(config.adapter_memory, "adapter_memory"), pages_locked=gpu), slots, shadow, config.strict)
@@ -85,12 +86,15 @@ def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: 
 
 
 def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None, path: Path | None) -> Reader:
-    pickles = config.load_format == "pt"
+    pickles, here = config.load_format == "pt", WeightsHere(model, sites)
     file = path if path is not None and is_gguf(path) else None
+    more = reads_more(model, config.deterministic, path, None if side is None else side.part.whole)
     if side is None:
-        return Reader(model.config, sites, model.dtype, pickles, base=model if reads_more(model, config, path) else None, file=file)
-    whole = side.part.whole
-    return Reader(whole, sites_of(whole), model.dtype, pickles, file=file, packing=PartsPacking(whole, config.pipeline_parallel, config.tensor_parallel, model.dtype))
+        return Reader(model.config, sites, model.dtype, pickles, base=here if more else None, file=file)
+    whole, law, shape = side.part.whole, by_law(model, config.deterministic, path), (config.pipeline_parallel, config.tensor_parallel)
+    all_sites = sites_of(whole, law)
+    weights = WeightsOfRanks(here, side.team, parts_of(whole, *shape, config.whole_experts), all_sites)
+    return Reader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=PartsPacking(whole, *shape, model.dtype, law, config.whole_experts))
 
 
 def adapters_told(core: EngineCore) -> dict[str, Any]:

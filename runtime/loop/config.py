@@ -61,6 +61,8 @@ class EngineConfig:
     adapters     LoRA adapters to load at the start: directories of PEFT's by name, as `engine.adapters.load` takes them
     adapter_slots  how many adapters lie on the device at a time: a number, for ranks up to 16, or numbers by rank, such as {16: 8, 64: 2}.
                  None: 8 of each rank that is loaded, on a CPU; none on a GPU, whose memory must be set aside at the start
+    adapter_extras  on a GPU, of its memory, what is set aside beside the slots for what adapters have beside pairs of projections: whole tables, pairs
+                 of experts, factors and biases; bytes or text such as "2GB"
     adapter_memory  main memory for adapters, bytes or text such as "4GB"; those that were used least recently are dropped, and read
                  again from their files when they are wanted
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU, "fp8_block" with
@@ -141,6 +143,7 @@ class EngineConfig:
     expert_memory: int | str = "device"
     adapters: Mapping[str, str | Path] | None = None
     adapter_slots: int | Mapping[int, int] | None = None
+    adapter_extras: int | str = "128MB"
     adapter_memory: int | str = "4GB"
     weights: str = "auto"
     calibration: Any = None
@@ -302,6 +305,11 @@ class EngineConfig:
         asked = self.adapter_slots
         return {16: asked} if isinstance(asked, int) else dict(asked or {})
 
+    @property
+    def extras_room(self) -> int:
+        """Bytes of a GPU that `adapter_extras` asks for, where there are slots."""
+        return parse_memory(self.adapter_extras, "adapter_extras") if self.adapter_slots else 0
+
     def on(self, device: str) -> Resolved:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
@@ -375,6 +383,8 @@ class EngineConfig:
     def _check_adapters(self) -> None:
         if parse_memory(self.adapter_memory, "adapter_memory") < 0:
             raise ConfigError(f"Engine(adapter_memory={shown(self.adapter_memory)}): must be a size such as '4GB'")
+        if parse_memory(self.adapter_extras, "adapter_extras") < 0:
+            raise ConfigError(f"Engine(adapter_extras={shown(self.adapter_extras)}): must be a size such as '2GB'")
         asked = self.adapter_slots
         if not (asked is None or isinstance(asked, Mapping) or (isinstance(asked, int) and not isinstance(asked, bool))):
             raise ConfigError(f"Engine(adapter_slots={shown(asked)}): must be a number, or numbers by rank such as {{16: 8}}")
@@ -383,6 +393,8 @@ class EngineConfig:
             whole(f"Engine(adapter_slots={shown(asked)}): a number of slots", count, 0, 4096)
         if self.adapters is not None and not (isinstance(self.adapters, Mapping) and all(isinstance(path, str | Path) for path in self.adapters.values())):
             raise ConfigError(f"Engine(adapters={shown(self.adapters)}): must be directories by name, such as {{'sql': 'adapters/sql'}}")
+        if self.by_rows and (self.adapters or any(self.slots_by_rank.values())):
+            raise ConfigError("Engine(latent_attention='rows'): no adapters are added to rows that ranks share out: take latent_attention='heads', or leave adapters and adapter_slots out")
 
     def _check_calibration(self) -> None:
         if self.activations != "dynamic" and self.weights != "fp8":

@@ -33,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     expert_memory: int | str
     adapters: Mapping[str, str | Path] | None
     adapter_slots: int | Mapping[int, int] | None
+    adapter_extras: int | str
     adapter_memory: int | str
     weights: str
     calibration: Any

@@ -55,6 +55,8 @@ class Updater:
         self._core.pause()
         self._core.flush()
         self._replace(model, plan)
+        if not isinstance(self._core.adapters, str):
+            self._core.adapters.rebase()
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
         return size, {"few_bits": [str(kept) for kept in model.few_bits], "loading": loading_told(model), "kv_scales": told(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
 

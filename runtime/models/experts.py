@@ -103,18 +103,19 @@ class ExpertsPart:
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
         if self.ranks is None:
-            return self._here(x)
+            return self.here(x)
         if self.spread is not None and self.spread.ordered:
             return self._in_order(x, self.ranks)
-        return self.ranks.summed(self._here(x))
+        return self.ranks.summed(self.here(x))
 
-    def _here(self, x: Tensor) -> Tensor:
+    def here(self, x: Tensor) -> Tensor:
+        """This rank's part of what `inner` gives."""
         if self.compiled is not None and cpu.kernels is not None and len(x) <= (self.compiled.most or len(x)):
             return self.compiled(x)
         return self.by_torch(x)
 
     def by_torch(self, x: Tensor) -> Tensor:
-        """What `inner` gives: the law."""
+        """What `here` gives: the law."""
         chosen, weights = self.routed(x)
         y = self.mixed(x if self.narrow is None else self.narrow(x), chosen, weights)
         if self.widen is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+OF_MLX = ("weight", "scales", "biases")
 Order = Literal["rows", "heads", "groups", "quarters", "pairs"]
 
 
@@ -64,6 +65,14 @@ class ExpertNames:
     widen: str = "mlp.fc2_latent_proj"
     stacks: tuple[Stack, ...] = stacks("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
     transposed: bool = False
+
+
+    def all_stacks(self) -> tuple[Stack, ...]:
+        """These, and what MLX makes of each matrix of all experts: weights, and what stands beside those in few bits."""
+        matrices = (("gate_proj", self.gate), ("up_proj", self.up), ("down_proj", self.down)) if self.gate_up is None else ()
+        named = [(name, *matrix.partition("experts.{}")) for name, matrix in matrices]
+        mlx = [Stack(f"{before}switch_mlp.{name}.{kind}", (f"{before}{expert}{after}.{kind}",)) for name, before, expert, after in named if expert for kind in OF_MLX]
+        return (*self.stacks, *mlx)
 
 
 @dataclass(frozen=True, slots=True)

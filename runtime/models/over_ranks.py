@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,3 +128,12 @@ def taken(product: Linear) -> Taken:
     """What of a product over ranks a mixer has taken."""
     assert isinstance(product, Summed) and isinstance(product.product, Taken)
     return product.product
+
+
+def around(product: Linear, make: Callable[[Linear], Linear]) -> Linear:
+    """What `make` puts around a product, or around this rank's part of it, which is joined with the others' as before."""
+    if not isinstance(product, OverRanks):
+        return make(product)
+    found = copy.copy(product)
+    found.product = make(product.product)
+    return found

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..adapters.adapter import Adapter, Packing
-from ..adapters.extras import Extras
+from ..adapters.adapter import Adapter, Packing, widest_of
+from ..adapters.base_weights import WeightsHere
+from ..adapters.extras import Changes, Pair, Table
 from ..adapters.sites import WEIGHT, Site, sites_of
 from ..adapters.slots import Slot, Slots, bytes_of
-from ..models.spec import Model
+from ..models.spec import Experts, Model
 from .split import Split, cuts, narrowed
-from .stages import borders, stage_of
+from .stages import Place, borders, stage_of
 from .team import Team
-
-Pair = tuple[Tensor, Tensor, float]
+from .whole_experts import WholeExperts
 
 
 class Kept(NamedTuple):
@@ -30,40 +30,149 @@ class Kept(NamedTuple):
     inputs: Tensor | None = None
 
     def of(self, pair: Pair) -> Pair:
-        """pair: A [rank, inputs], B [outputs, rank], of the whole module."""
+        """pair: of the whole module."""
         first, second, scale = pair
-        return first if self.inputs is None else first[:, self.inputs], second if self.outputs is None else second[self.outputs], scale
+        return first if self.inputs is None else first[:, self.inputs], self.outputs_of(second), scale
+
+    def outputs_of(self, values: Tensor) -> Tensor:
+        """values: [outputs, ...] of the whole module."""
+        return values if self.outputs is None else values[self.outputs]
+
+
+class PartOf:
+    """What one of the ranks has of all that is the whole model's, by module. model: the whole one.  starts: see `borders`."""
+
+    def __init__(self, model: Model, place: Place, starts: Sequence[int]) -> None:
+        split, names = place.split, model.names
+        self._lead = split.rank == 0  # who adds a bias to a sum
+        self._begins, self._ends = place.stage == 0, place.stage == place.stages - 1
+        self._embedding, self._head = names.embedding, names.head
+        layers = range(starts[place.stage], starts[place.stage + 1])
+        self._prefixes = tuple(names.layer.format(index) for index in layers)
+        self._kept = _kept(model, split)
+        rows = split.tokens(model.vocab_size)
+        self._tokens = slice(rows.start, rows.stop)
+
+    def pairs(self, whole: Mapping[str, Pair]) -> dict[str, Pair]:
+        return {module: self._of(module).of(pair) for module, pair in whole.items() if self._is_here(module)}
+
+    def changes(self, whole: Changes) -> Changes:
+        gains = {module: self._of(module).outputs_of(values) for module, values in whole.gains.items() if self._is_here(module)}
+        offsets = {module: self._of(module).outputs_of(values) for module, values in whole.offsets.items() if self._is_here(module) and self._adds(module)}
+        mixtures = {module: [self._of(module).of(pair) for pair in pairs] for module, pairs in whole.mixtures.items() if self._is_here(module)}
+        return Changes(gains, offsets, whole.embedding if self._begins else None, self._of_head(whole.head), mixtures)
+
+    def table(self, name: str, whole: Tensor) -> Tensor | None:
+        """Rows of the embedding or the head; None: they are elsewhere."""
+        if name == self._embedding:
+            return whole if self._begins else None
+        return whole[self._tokens] if self._ends else None
+
+    def put(self, module: str, values: Tensor, into: Tensor) -> None:
+        """values: of the outputs that the rank has; those of products whose inputs are cut are parts of a sum."""
+        kept = self._of(module)
+        if kept.inputs is not None:
+            into += values
+        elif kept.outputs is not None:
+            into[kept.outputs] = values
+        else:
+            into.copy_(values)
+
+    def _of(self, module: str) -> Kept:
+        return self._kept.get(module, Kept())
+
+    def _adds(self, module: str) -> bool:
+        return self._lead or self._of(module).inputs is None
+
+    def _is_here(self, module: str) -> bool:
+        return module.startswith(self._prefixes)
+
+    def _of_head(self, table: Table | None) -> Table | None:
+        if table is None or not self._ends:
+            return None
+        whole, second = (None if part is None else part[self._tokens].clone() for part in (table.whole, table.second))
+        return replace(table, whole=whole, second=second)
+
+
+def parts_of(model: Model, stages: int, ranks: int, whole: WholeExperts | None = None) -> list[PartOf]:
+    """Of all ranks in their order. ranks: of each stage.  whole: see `Split`; then each rank has what belongs to any expert, as these move."""
+    starts = borders(model, stages)
+    return [PartOf(model, Place.of(rank, stages * ranks, stages, whole), starts) for rank in range(stages * ranks)]
 
 
 class PartsPacking:
-    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage."""
+    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`."""
 
-    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype) -> None:
-        packings = [Packing(sites, dtype) for sites in sites_by_stage(model, stages, ranks)]
-        kept = [_kept(model, Split(rank, ranks)) for rank in range(ranks)]
-        self._parts = [(packing, each) for packing in packings for each in kept]
+    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None) -> None:
+        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models_by_stage(model, stages, ranks, whole)]
+        self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
 
-    def pack(self, pairs: dict[str, Pair], extras: Extras | None = None) -> Adapter:
-        own, *others = (packing.pack({module: kept.get(module, Kept()).of(pair) for module, pair in pairs.items()}, extras) for packing, kept in self._parts)
-        digest = hashlib.sha256("".join(part.digest for part in (own, *others)).encode()).hexdigest()[: len(own.digest)]
-        return replace(own, digest=digest, elsewhere=tuple(replace(part, digest=digest) for part in others))
+    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
+        changes, widest = changes or Changes(), widest_of(pairs)
+        parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
+        digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
+        beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
+        most = max(part.most_beside for part in parts)
+        own, *others = (replace(part, digest=digest, beside=beside, most_beside=most) for part in parts)
+        return replace(own, elsewhere=tuple(others))
 
 
-def sites_by_stage(model: Model, stages: int, ranks: int) -> list[tuple[Site, ...]]:
-    """Of each stage those of any of its ranks, which are alike."""
-    narrow = narrowed(model, Split(0, ranks)) if ranks > 1 else model
+class WeightsOfRanks:
+    """See `BaseWeights`: each rank tells of its part. own: rank 0's.  parts: of all ranks.  sites: of the whole model."""
+
+    def __init__(self, own: WeightsHere, team: Team, parts: Sequence[PartOf], sites: Sequence[Site]) -> None:
+        self.dtype, self.no_mixtures = own.dtype, own.no_mixtures
+        self._own, self._team, self._parts = own, team, parts
+        self._sizes = {module: size for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
+
+    def biases(self, modules: Sequence[str]) -> dict[str, Tensor]:
+        return self._joined(self._all("biases", [(modules,)] * len(self._parts)))
+
+    def squares(self, pairs: dict[str, Pair]) -> dict[str, Tensor | None]:
+        told = self._all("squares", [(part.pairs(pairs),) for part in self._parts])
+        coded = {module for each in told for module, values in each.items() if values is None}
+        known = self._joined([{module: values for module, values in each.items() if module not in coded} for each in told])
+        return known | dict.fromkeys(coded)
+
+    def same(self, name: str, table: Tensor) -> bool | None:
+        tables = [part.table(name, table) for part in self._parts]
+        told = [each for each, asked in zip(self._all("same", [(name, asked) for asked in tables]), tables, strict=True) if asked is not None]
+        return None if None in told else all(told)
+
+    def _joined(self, told: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Of the whole modules. told: by each rank, of what it has."""
+        found: dict[str, Tensor] = {}
+        for part, each in zip(self._parts, told, strict=True):
+            for module, values in each.items():
+                part.put(module, values, found.setdefault(module, torch.zeros(self._sizes[module])))
+        return found
+
+    def _all(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What each rank says, rank 0 first. arguments: of each."""
+        return [getattr(self._own, name)(*arguments[0]), *self._team.ask_each(name, arguments[1:])]
+
+
+def models_by_stage(model: Model, stages: int, ranks: int, whole: WholeExperts | None = None) -> list[Model]:
+    """Of each stage that of any of its ranks, which are alike; with all experts, where these lie whole on ranks."""
+    narrow = narrowed(model, Split(0, ranks, whole)) if ranks > 1 else model
+    if whole is not None:
+        narrow = replace(narrow, layers=tuple(replace(layer, ffn=replace(layer.ffn, held=None)) if isinstance(layer.ffn, Experts) else layer for layer in narrow.layers))
     starts = borders(model, stages)
-    return [sites_of(stage_of(narrow, starts, stage)) for stage in range(stages)] if stages > 1 else [sites_of(narrow)]
+    return [stage_of(narrow, starts, stage) for stage in range(stages)] if stages > 1 else [narrow]
 
 
-def bytes_of_ranks(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int) -> int:
+def bytes_of_ranks(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_law: bool = False) -> int:
     """That slots take on all ranks together. model: the whole one."""
-    return ranks * sum(bytes_of(sites, counts, itemsize) for sites in sites_by_stage(model, stages, ranks))
+    return ranks * sum(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_law))
 
 
-def most_of_a_rank(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int) -> int:
+def most_of_a_rank(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_law: bool = False) -> int:
     """Bytes that slots take on the rank whose stage has most to adapt. model: the whole one."""
-    return max(bytes_of(sites, counts, itemsize) for sites in sites_by_stage(model, stages, ranks))
+    return max(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_law))
+
+
+def _bytes_by_stage(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_law: bool) -> list[int]:
+    return [bytes_of(sites_of(part, by_law), counts, itemsize) for part in models_by_stage(model, stages, ranks)]
 
 
 def _kept(model: Model, split: Split) -> dict[str, Kept]:
@@ -94,6 +203,10 @@ class TeamSlots(Slots):
     def bytes(self) -> int:
         """On all ranks together; on a CPU the others make theirs when the first adapter is laid in one."""
         return self._all_bytes(Counter(slot.rank for slot in self.slots))
+
+    def empty(self, number: int) -> None:
+        super().empty(number)
+        self._team.tell("empty", number)
 
     def placed(self, slot: Slot) -> None:
         assert slot.there is not None

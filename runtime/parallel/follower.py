@@ -21,11 +21,6 @@ from typing import Any, Protocol
 
 import torch
 
-from ..adapters.adapter import Adapter
-from ..adapters.laws import law_for
-from ..adapters.shadow import Shadow
-from ..adapters.sites import sites_of
-from ..adapters.slots import Slots
 from ..attention import AttentionBackend, attention_backend
 from ..cache.host_pages import HostPages
 from ..cache.states import StateMemory
@@ -35,6 +30,7 @@ from ..models.decoder import Decoder
 from ..models.explain import layers_of
 from ..models.kv_scales import take_scales
 from ..quantization import transform_for
+from .adapters_here import AdaptersHere
 from .host_pages import calls_of
 from .line import (
     ALIVE,
@@ -80,10 +76,10 @@ class Follower:
 
     def __init__(self, part: Part, model: Decoder, pipeline: Pipeline | None = None, mover: Mover | None = None) -> None:
         self.part, self.model, self.pipeline, self._rows = part, model, pipeline, Rows(0)
-        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "place": self.place, "keep_pages": self.keep_pages, "held": self.held}
+        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "keep_pages": self.keep_pages, "held": self.held}
+        self._called |= AdaptersHere(part, model).calls
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
-        self._adapter_slots: Slots | None = None
         self._memory: StateMemory | None = None
         self._room: Room | None = None
         self._attention: AttentionBackend | None = None
@@ -120,14 +116,6 @@ class Follower:
     def fill(self) -> None:
         self.part.fill(self.model)
         self._scale()
-
-    def place(self, ranks: list[int], number: int, adapter: Adapter) -> None:
-        """An adapter's part into a slot, see `Slots.mirror`."""
-        if self._adapter_slots is None:
-            sites, model = sites_of(self.model.config), self.model
-            self._adapter_slots = Slots(sites, model.dtype, model.device, {}, grows=True)
-            model.adapted = Shadow(model, sites, law_for(model, self._adapter_slots, sites, self.part.deterministic))
-        self._adapter_slots.mirror(ranks, number, adapter)
 
     def keep_pages(self, page_size: int, places: int) -> None:
         """Make room in main memory for pages that rank 0 says are to be saved."""

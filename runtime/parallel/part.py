@@ -27,9 +27,14 @@ class Part:
         self._plan: Plan | None = None
         self.deterministic = begin.deterministic
 
+    @property
+    def path(self) -> Path:
+        """That the engine began with."""
+        return Path(self._begin.path)
+
     def load(self) -> Decoder:
         begin = self._begin
-        checkpoint = self.place.open(Path(begin.path), begin.context, begin.seed is None, begin.load_format)
+        checkpoint = self.place.open(self.path, begin.context, begin.seed is None, begin.load_format)
         self.whole = checkpoint.model
         return load_part(checkpoint, self.place, begin.dtype, begin.device, begin.seed, self._transform)
 

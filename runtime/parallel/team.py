@@ -81,6 +81,7 @@ class Team:
         self.size, self._silence, self._broken = ranks, silence, broken
         them = others(ranks)
         self._meeting = them.meeting
+        self._asking = threading.RLock()  # answers are those of the newest question
         self._failed, self._closing, self._begun, self._loading = threading.Lock(), False, False, True
         self._progress: Progress | None = None
         self._stalls: list[Stall] = []
@@ -142,14 +143,20 @@ class Team:
 
         Raises what `meanwhile` raised, otherwise what one of the others did; all have come to an end then.
         """
-        self._loading, own = True, None
-        for member in self.members:
-            self._tell(member, ASK, pickle.dumps((name, arguments)))
-        try:
-            meanwhile()
-        except BaseException as error:
-            own = error
-        answers = [pickle.loads(each) for each in self.wait()]
+        return self.ask_each(name, [arguments] * len(self.members), meanwhile)
+
+    def ask_each(self, name: str, arguments: Sequence[tuple[Any, ...]], meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
+        """The same with arguments of each rank's own. Adapters are read on any thread."""
+        own = None
+        with self._asking:
+            self._loading = True
+            for member, given in zip(self.members, arguments, strict=True):
+                self._tell(member, ASK, pickle.dumps((name, given)))
+            try:
+                meanwhile()
+            except BaseException as error:
+                own = error
+            answers = [pickle.loads(each) for each in self.wait()]
         if (wrong := own or next((error for _, error in answers if error is not None), None)) is not None:
             raise wrong
         return [found for found, _ in answers]
@@ -207,9 +214,10 @@ class Team:
         self._meeting.end()
 
     def _all(self, kind: int) -> None:
-        for member in self.members:
-            self._tell(member, kind)
-        self.wait()
+        with self._asking:
+            for member in self.members:
+                self._tell(member, kind)
+            self.wait()
 
     def _send(self, member: Member, kind: int, value: Any) -> None:
         try:

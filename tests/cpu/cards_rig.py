@@ -139,7 +139,7 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1) -> list[
 
     def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, side: Any) -> Any:
         capture, rows = model.capture, 0 if windows is None else (windows.total + 1) * config.page_size
-        card = Card(GpuFollower(SimpleNamespace(deterministic=False), part(1), ranks[1], 0), turns)
+        card = Card(GpuFollower(SimpleNamespace(deterministic=False, path=path), part(1), ranks[1], 0), turns)
         room = Room(
             attention.pool.slots, torch.float32, "auto", config.page_size, config.max_running, context, config.deterministic, states.slots if states else 0,
             capture is None, 0, capture and capture.layers, rows,

@@ -43,6 +43,14 @@ def adapters(tiny, tmp_path_factory) -> list[Path]:
     return write_adapters(tiny, tmp_path_factory.mktemp("adapters"), 64)
 
 
+@pytest.fixture(scope="session")
+def kinds_of_adapters(tiny, tmp_path_factory) -> dict[str, Path]:
+    """Adapters of `tiny` that have more than pairs."""
+    from ranks_adapters import write_kinds
+
+    return write_kinds(tiny, tmp_path_factory.mktemp("kinds"))
+
+
 @pytest.fixture(params=[False, True], ids=["in-step", "ahead"])
 def open_engine(tiny, request) -> Iterator[Callable[..., Engine]]:
     """Opens engines in float32 whose every step is followed by a walk over tree, pages and sequences.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,14 @@ from safetensors.torch import load_file, save_file
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError
 
+OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 PROMPT = list(range(40, 52))
+KINDS: dict[str, dict[str, Any]] = {
+    "dora": {"use_dora": True}, "biases": {"lora_bias": True, "target_modules": ["q_proj", "o_proj", "down_proj"]}, "ends": {"target_modules": ["embed_tokens", "lm_head", "v_proj"]}, "tokens": {"trainable_token_indices": [40, 45, 310], "target_modules": ["down_proj"]},
+    "wide at the end": {"target_modules": ["q_proj", "o_proj"], "rank_pattern": {"layers.2.self_attn.o_proj": 12}, "lora_bias": True}, "first layer alone": {"layers_to_transform": [0], "target_modules": ["k_proj", "down_proj"], "use_dora": True},
+    "tables": {"modules_to_save": ["lm_head", "embed_tokens"], "target_modules": ["q_proj"], "use_dora": True},
+}  # fmt: skip
 
 
 def write_adapters(tiny: Path, place: Path, count: int) -> list[Path]:
@@ -29,6 +36,48 @@ def write_adapters(tiny: Path, place: Path, count: int) -> list[Path]:
         made = {name: torch.randn(tensor.shape, generator=generator) * 0.2 if kept in name else tensor for name, tensor in first.items()}
         save_file(made, place / str(number) / "adapter_model.safetensors")
     return [place / str(number) for number in range(count)]
+
+
+def write_kinds(tiny: Path, place: Path) -> dict[str, Path]:
+    """Of adapters that have more than pairs, one of each kind, as PEFT writes them."""
+    from test_adapters_extras import trained
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    for seed, (name, keys) in enumerate(KINDS.items()):
+        trained(model, place / name, seed=seed, r=4, **keys)
+    return {name: place / name for name in KINDS}
+
+
+def with_kinds(one: Engine, several: Engine, folders: dict[str, Path]) -> None:
+    """Alone, and beside each other and plain rows: the texts are those of one rank."""
+    for engine in (one, several):
+        for name, folder in folders.items():
+            engine.adapters.load(name, folder)
+    told = [{info.name: info.outside for info in engine.adapters.list() if info.name in folders} for engine in (one, several)]
+    assert told[0] == told[1] and all(told[0].values())
+    names = [None, *folders]
+    expected = texts(one, names, together=False)
+    assert len({tuple(each) for each in expected}) > len(folders) // 2
+    for together in (True, False):
+        assert texts(several, names, together) == expected
+
+
+def with_other_weights(one: Engine, several: Engine, before: Path, other: Path, folders: dict[str, Path]) -> None:
+    """Adapters that are laid out with the base's weights are those of the new ones, wherever they lie, and so are the texts of sequences that are open."""
+    names = [name for name in folders if name not in ("ends", "tables")]
+    for engine in (one, several):
+        for name in names:
+            engine.adapters.load(name, folders[name])
+    expected = texts(one, names, together=False)
+    with Engine(other, **OPTIONS, adapters={name: folders[name] for name in names}) as fresh:
+        wanted = texts(fresh, names, together=False)
+    assert wanted != expected
+    for engine in (one, several):
+        engine.update_weights(other)
+        assert texts(engine, names, together=True) == wanted
+    for engine in (one, several):
+        engine.update_weights(before)
+        assert texts(engine, names, together=False) == expected
 
 
 def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[int]]:

@@ -6,6 +6,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,16 @@ from rig import Rig, Row
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.adapters.adapter import Adapter
+from sgl.runtime.adapters.base_weights import WeightsHere
+from sgl.runtime.adapters.laws import adapted_sites, law_for
+from sgl.runtime.adapters.reading import Reader
+from sgl.runtime.adapters.shadow import Shadow
+from sgl.runtime.adapters.sites import sites_of
+from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.errors import CheckpointError
+from sgl.runtime.loading.checkpoint import open_checkpoint
+from sgl.runtime.parallel.adapter_parts import PartsPacking, WeightsOfRanks, parts_of
 from sgl.runtime.parallel.ranks import joined
 from sgl.runtime.parallel.share import load_share
 from sgl.runtime.parallel.split import Split
@@ -69,6 +79,33 @@ def steps_of_ranks(
     with ThreadPoolExecutor(ranks) as pool:
         found = list(pool.map(compute, range(ranks)))
     return found[0]
+
+
+def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None, experts: WholeExperts | None = None, lie: Any = None) -> tuple[list[Adapter], torch.Tensor]:
+    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks. transform, experts (`whole`): see `steps_of_ranks`.  lie: gets the models of all ranks before the step."""
+    table, meet = [None] * ranks, threading.Barrier(ranks)
+    models = [joined(load_share(path, torch.float32, CPU, Split(rank, ranks, experts), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
+    whole, sites = open_checkpoint(path).model, [adapted_sites(model, False) for model in models]
+    own, *others = (WeightsHere(model, each) for model, each in zip(models, sites, strict=True))
+    team: Any = SimpleNamespace(ask_each=lambda name, arguments: [getattr(each, name)(*given) for each, given in zip(others, arguments, strict=True)])
+    weights = WeightsOfRanks(own, team, parts_of(whole, 1, ranks, experts), sites_of(whole, True))
+    reader = Reader(whole, sites_of(whole, True), torch.float32, base=weights, packing=PartsPacking(whole, 1, ranks, torch.float32, True, experts))
+    adapters = [reader.read(folder) for folder in folders]
+    if lie is not None:
+        lie(models)
+
+    def compute(rank: int) -> torch.Tensor:
+        slots = Slots(sites[rank], torch.float32, CPU, {}, grows=True)
+        for number, adapter in enumerate(adapters):
+            slots.mirror([8] * (number + 1), number, (adapter, *adapter.elsewhere)[rank])
+        models[rank].adapted = Shadow(models[rank], sites[rank], law_for(models[rank], slots, sites[rank], False))
+        rig = Rig(path, model=models[rank])
+        rig.adapters = owners
+        with torch.inference_mode():
+            return rig.step([(Row(tokens), len(tokens)) for tokens in prompts], every_row=True)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return adapters, next(iter(list(pool.map(compute, range(ranks)))))
 
 
 def walk(engine: Engine, seed: int) -> list:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 from test_adapters_extras import TOLERANCE, logits_with, with_adapters
 
+from sgl.runtime.adapters.base_weights import WeightsHere
 from sgl.runtime.adapters.reading import Reader
 from sgl.runtime.adapters.sites import sites_of
 from sgl.runtime.errors import CheckpointError
@@ -141,6 +143,19 @@ def test_what_does_not_fit_is_refused_by_name(made, tmp_path):
     plain = Reader(rig.model.config, sites_of(rig.model.config), rig.model.dtype)  # as on a GPU
     with pytest.raises(CheckpointError, match=r"target_parameters=.* is not supported here"):
         plain.read(path / "0")
+
+
+def test_mixtures_whose_experts_are_brought_from_main_memory_are_refused_by_name(made):
+    rig, path, _ = made
+    brought = copy.copy(rig.model)
+    brought.layers = [copy.copy(block) for block in rig.model.layers]
+    brought.layers[0].ffn = copy.copy(brought.layers[0].ffn)
+    brought.layers[0].ffn.host = object()
+    sites = sites_of(rig.model.config, True)
+    reader = Reader(rig.model.config, sites, torch.float32, base=WeightsHere(brought, sites))
+    with pytest.raises(CheckpointError, match=r"experts.* is not supported: with expert_memory"):
+        reader.read(path / "0")
+    assert reader.read(path / "2")
 
 
 def test_digests_tell_mixtures_apart(made, tmp_path):

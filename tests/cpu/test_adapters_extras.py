@@ -15,17 +15,19 @@ from peft_adapters import make_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
-from sgl.runtime.adapters.adapter import Adapter
+from sgl.runtime.adapters import base_weights
+from sgl.runtime.adapters.adapter import Adapter, Packing
+from sgl.runtime.adapters.base_weights import WeightsHere
 from sgl.runtime.adapters.compiled import CompiledLaw
+from sgl.runtime.adapters.extras import Changes, Delta, Extras, Table
+from sgl.runtime.adapters.laws import reads_more
 from sgl.runtime.adapters.product import Law
 from sgl.runtime.adapters.reading import Reader
 from sgl.runtime.adapters.shadow import Shadow
-from sgl.runtime.adapters.sites import sites_of
+from sgl.runtime.adapters.sites import Site, sites_of
 from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.engine import Engine
-from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.loop.adapting import reads_more
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 from sgl.runtime.sampling.params import SamplingParams
 
 TOLERANCE = 2e-5
@@ -91,7 +93,7 @@ def trained(model: Any, path: Path, **keys: Any) -> Any:
 
 def with_adapters(rig: Rig, *paths: Path, law: str = "compiled") -> tuple[Reader, list[Adapter]]:
     rig.model.adapted, sites = None, sites_of(rig.model.config, True)
-    reader = Reader(rig.model.config, sites, rig.model.dtype, base=rig.model)
+    reader = Reader(rig.model.config, sites, rig.model.dtype, base=WeightsHere(rig.model, sites))
     slots = Slots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(paths))}, False)
     adapters = [reader.read(path) for path in paths]
     for adapter in adapters:
@@ -270,7 +272,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch_where_they_are_not_to(tiny, tm
 def test_bits_of_other_mixers_and_of_mixtures_are_not_promised(architecture, keys, wanted, tmp_path):
     reference(architecture, **keys).save_pretrained(tmp_path / "base")
     model = Rig(tmp_path / "base").model
-    assert [reads_more(model, EngineConfig(deterministic=each)) for each in (True, False)] == [wanted, True]  # type: ignore[arg-type]
+    assert [reads_more(model, each) for each in (True, False)] == [wanted, True]
 
 
 def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_path):
@@ -281,3 +283,53 @@ def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_
         with pytest.raises(ConfigError, match=r"strict=True\): adapter 'dora' changes DoRA"):
             engine.adapters.load("dora", tmp_path / "dora")
         assert engine.adapters.get("plain").outside == ""
+
+
+def with_tables(sites: tuple[Site, ...], seed: int) -> Adapter:
+    torch.manual_seed(seed)
+    return Packing(sites, torch.float32).pack({}, Changes(embedding=Table(whole=torch.randn(10, 8))))
+
+
+def test_room_for_tables_is_emptied_for_who_has_waited_long_and_kept_for_nobody_that_is_gone(made):
+    sites = sites_of(made[0].model.config)
+    popular, small, other = with_tables(sites, 1), Packing(sites, torch.float32).pack({}), with_tables(sites, 2)
+    slots = Slots(sites, torch.float32, torch.device("cpu"), {8: 4}, False, room=popular.most_beside + 10)
+
+    def take(adapter: Adapter) -> bool:
+        return slots.take(adapter.digest, adapter, False)
+
+    held, turns = sum(take(popular) for _ in range(3)), 0
+    while not take(other):  # sequences of the popular one come and go
+        if held:
+            slots.drop(popular.digest)
+        held, turns = held - 1 + take(popular), turns + 1
+        assert turns < 60 and take(small)
+    assert not slots.has(popular.digest) and not take(popular)
+    for _ in range(20):
+        assert not take(popular)  # now that one waits, and gives up
+    slots.drop(other.digest)
+    for _ in range(300):
+        take(small)
+    assert take(other)
+
+
+def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
+    weight = torch.empty(2, 2, device="meta")  # as no CPU's, without memory
+    weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeFailure, match="wake it first"):
+        base_weights._read(weight)
+
+
+def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
+    draw = torch.Generator().manual_seed(3)
+    a, b = torch.randn(4, 6, generator=draw).bfloat16(), torch.randn(6, 4, generator=draw).bfloat16().T
+    mixture = {(place, name): [Delta(0, a, b.contiguous() + place, 2.0, torch.arange(4))] for place in range(3) for name in ("gate", "up")}
+    apart = Extras({7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)}, {}, Table(rows=torch.tensor([4, 1]), values=b[:2]), None, {1: mixture})
+    there = apart.copied(torch.clone)
+    piece = there.piece
+    assert piece is not None and piece.nbytes < apart.bytes + 64 * len(list(apart.tensors())) - 5 * a.nbytes  # what modules share lies there once
+    for one, other in zip(there.tensors(), apart.tensors(), strict=True):
+        assert torch.equal(one, other) and one.dtype == other.dtype
+        assert piece.data_ptr() <= one.data_ptr() < piece.data_ptr() + piece.nbytes and one.data_ptr() % 16 == 0
+    piece.zero_()
+    assert not any(bool(tensor.any()) for tensor in there.tensors()) and bool(a.any())

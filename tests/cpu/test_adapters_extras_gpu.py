@@ -13,7 +13,7 @@ from family_checks import reference
 from test_adapters_extras import GEMMA, trained
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import CheckpointError, ConfigError
+from sgl.runtime.errors import ConfigError
 
 pretend = pytest.importorskip("gpu_runner").pretend
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, tests/gpu does the same")
@@ -80,13 +80,33 @@ def test_a_scaled_embedding(tmp_path, monkeypatch):
     assert found[0] == found[1] and found[0][0] != found[0][1]
 
 
-def test_what_a_gpu_does_not_take_is_refused_by_name(made, tmp_path, monkeypatch):
+def test_whole_tables_lie_in_the_room_that_was_set_aside(made, tmp_path, monkeypatch):
+    """For one adapter of three at a time; one that is larger than all of it is refused."""
     base, folders = made
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    trained(model, tmp_path / "saved", modules_to_save=["lm_head"], target_modules=["q_proj"])
+    saved: dict[str, Path] = {}
+    for i, tables in enumerate((["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"])):
+        saved[f"saved{i}"] = tmp_path / str(i)
+        trained(model, tmp_path / str(i), seed=i, modules_to_save=tables, target_modules=["q_proj"])
+    owners = ["saved0", None, "saved1", "plain", "saved2", "dora", "saved0"]
+    chosen: dict[str, Any] = {"adapters": saved | {name: folders[name] for name in ("plain", "dora")}}
+    with opened(base, **chosen) as engine:
+        expected = texts(engine, owners)
     pretend(monkeypatch)
-    with opened(base) as engine, pytest.raises(CheckpointError, match=r"whole tables \(modules_to_save\) are read on a CPU"):
-        engine.adapters.load("saved", tmp_path / "saved")
+    size = 4 * 320 * 64  # of a table
+    with opened(base, **chosen, adapter_extras=2 * size + 20_000) as engine:
+        assert {"the embedding", "the head"} == {*engine.info()["adapters"]["outside"]["saved0"].split(", ")}
+        assert engine.info()["adapters"]["slot_bytes"] > 2 * size
+        assert texts(engine, owners) == texts(engine, owners) == expected
+        told = engine.stats().adapters
+        assert told["slot_evictions"] > 2 and told["slots_held"] == 0 and {told["by_name"][name]["where"] for name in saved} > {"host"}
+    with opened(base, adapter_extras=size) as engine, pytest.raises(ConfigError, match=r"163,840 bytes beside its pairs \(the embedding, the head\).*adapter_extras"):
+        engine.adapters.load("saved", saved["saved0"])
+
+
+def test_what_a_gpu_does_not_take_is_refused_by_name(made, monkeypatch):
+    base, folders = made
+    pretend(monkeypatch)
     with opened(base, strict=True) as engine, pytest.raises(ConfigError, match=r"'dora' changes DoRA, so its steps run outside of CUDA graphs"):
         engine.adapters.load("dora", folders["dora"])
     with opened(base, deterministic=True) as engine, pytest.raises(ConfigError, match="use_dora=True is not supported here"):

@@ -95,7 +95,7 @@ def test_what_ranks_give_is_what_one_gives(name: str, dtype: torch.dtype) -> Non
     for rows in (1, 600, 7):
         x = torch.randn(rows, 48, generator=torch.Generator().manual_seed(rows)).to(dtype)
         expected = whole.by_torch(x).float()
-        sums = [sum(part.by_torch(x).float() for part in both[0]), sum(part._here(x).float() for part in both[1])]
+        sums = [sum(part.by_torch(x).float() for part in both[0]), sum(part.here(x).float() for part in both[1])]
         for found in sums:
             assert (found - expected).norm() < tolerance * expected.norm()
         for one, other in zip(*both, strict=True):

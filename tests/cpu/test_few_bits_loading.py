@@ -83,6 +83,21 @@ def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], 
     return {**stored, "weight.quant_state.bitsandbytes__nf4": state}, Grouped(codes.byte().view(out, inputs), spread, 1, table=table)
 
 
+def torchao(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+    """Its plain int4, whose zeros are added behind the scale."""
+    out, inputs = weight.shape
+    q = torch.randint(-8, 8, (out, inputs), generator=generator)
+    scale, zero = ((torch.rand(inputs // 32, out, generator=generator) * size).bfloat16() for size in (0.05, 0.02))
+    stored = {"_weight_qdata": (q[:, ::2] & 15 | (q[:, 1::2] & 15) << 4).byte().view(torch.int8), "_weight_scale": scale, "_weight_zero_point": zero}
+    return stored, Grouped((q + 8).byte(), scale.T, 32, zero=8.0, offset=zero.T)
+
+
+def beside(method: dict[str, object], shape: torch.Size) -> str | None:
+    """What the file says of a weight."""
+    said = {"_type": "Int4Tensor", "_data": {"block_size": [1, 32], "shape": list(shape)}, "_tensor_data_names": ["qdata", "scale", "zero_point"]}
+    return json.dumps(said) if method["quant_method"] == "torchao" else None
+
+
 PACKED = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
 FORMATS: dict[str, tuple[dict[str, object], Writer]] = {
     "fp8 blocks": ({"quant_method": "fp8", "weight_block_size": [32, 32], "activation_scheme": "dynamic"}, fp8_blocks),
@@ -98,6 +113,7 @@ FORMATS: dict[str, tuple[dict[str, object], Writer]] = {
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}}},
     }, int8_outputs),
     "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, nf4),
+    "torchao": ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 32}}}}, torchao),
 }
 
 
@@ -107,12 +123,13 @@ def write(path: Path, method: dict[str, object], writer: Writer, leave: tuple[st
     few = write_checkpoint(path / "few", tokenizer=True, **keys)
     edit_json(few / "config.json", quantization_config=method)
     tensors, generator = load_file(few / WEIGHTS), torch.Generator().manual_seed(1)
-    dense = dict(tensors)
+    dense, told = dict(tensors), dict[str, str | None]()
     for name in [name for name in tensors if name.endswith("proj.weight") and not name.endswith(leave or ("-",))]:
         stored, means = writer(tensors.pop(name), generator)
         tensors |= {name.removesuffix("weight") + suffix: tensor.contiguous() for suffix, tensor in stored.items()}
         dense[name] = means.dense()
-    save_file(tensors, few / WEIGHTS)
+        told[name] = beside(method, dense[name].shape)
+    save_file(tensors, few / WEIGHTS, {name: text for name, text in told.items() if text is not None})
     save_file(dense, whole / WEIGHTS)
     return few, whole
 
@@ -176,7 +193,7 @@ def test_a_plain_piece_leaves_the_others_in_few_bits(tmp_path: Path) -> None:
 
 
 @needs_product
-@pytest.mark.parametrize("name", ["gptq", "awq", "compressed-tensors"])
+@pytest.mark.parametrize("name", ["gptq", "awq", "compressed-tensors", "torchao"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_four_bits_are_kept_and_logits_differ_by_the_rounding_of_states_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     few, whole = write(tmp_path, *FORMATS[name])

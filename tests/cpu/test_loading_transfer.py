@@ -133,7 +133,7 @@ def test_damaged_headers(tmp_path, header, why):
 
 def test_the_header_agrees_with_safetensors(tmp_path):
     path = write_checkpoint(tmp_path)
-    stored = {tensor.name: tensor for tensor in read_header(path / "model.safetensors")}
+    stored = {tensor.name: tensor for tensor in read_header(path / "model.safetensors").tensors}
     with safe_open(path / "model.safetensors", "pt") as tensors:
         assert set(stored) == set(tensors.keys())
         assert all(stored[name].shape == tensors.get_slice(name).get_shape() for name in stored)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import write_tokenizer
-from ranks_adapters import refuses_bad_adapters, with_adapters
+from ranks_adapters import refuses_bad_adapters, with_adapters, with_kinds, with_other_weights
 from ranks_rig import alive, same, two_tiers, updated, walk
 from server_rig import await_true
 from states_rig import write_case
@@ -86,6 +86,14 @@ def test_it_sleeps_and_wakes(two):
 def test_adapters_one_by_one_and_64_in_a_batch(one, two, adapters, tmp_path):
     with_adapters(one, two, adapters[:64])
     refuses_bad_adapters(two, adapters[0], tmp_path)
+
+
+def test_adapters_that_have_more_than_pairs(one, two, kinds_of_adapters):
+    with_kinds(one, two, kinds_of_adapters)
+
+
+def test_adapters_beside_other_weights(one, two, tiny, other_weights, kinds_of_adapters):
+    with_other_weights(one, two, tiny, other_weights[0], kinds_of_adapters)
 
 
 def test_other_weights_and_back(one, two, tiny, other_weights):

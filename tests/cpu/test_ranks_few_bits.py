@@ -47,7 +47,7 @@ def test_parts_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...],
 @pytest.mark.parametrize("name", FORMATS)
 def test_two_ranks_compute_what_one_computes(name: str, tmp_path: Path) -> None:
     few, whole = write(tmp_path, *FORMATS[name])
-    few, rounds = without_order(few) if name == "gptq" else few, name in ("gptq", "awq", "compressed-tensors", "int8")  # each rank its own states
+    few, rounds = without_order(few) if name == "gptq" else few, name in ("gptq", "awq", "compressed-tensors", "int8", "torchao")  # each rank its own states
     work = [(Row(list(range(40, 60))), 20)]
     found, expected = steps_of_ranks(few, 2, [work])[0], Rig(few if name == "gptq" or not rounds else whole).step([(Row(list(range(40, 60))), 20)], every_row=True)
     assert (found - expected).norm() < (0.06 if rounds else 1e-4) * expected.norm()

@@ -68,6 +68,11 @@ def test_what_it_says_of_itself(one, three):
     assert all("of one part in 3 of a step's rows" in row["parts"] for row in info["layers"])
 
 
+def test_adapters_are_refused(three, tmp_path):
+    with pytest.raises(ConfigError, match="latent_attention='heads'"):
+        three.adapters.load("a", tmp_path)
+
+
 def test_other_weights_and_back(one, three, path, others):
     expected = written(one, drawn(2, 30))
     with pytest.raises(CheckpointError, match=r"layers\.2\.self_attn\.o_proj"):
@@ -124,6 +129,7 @@ def test_bits_do_not_depend_on_the_batch(two):
     [
         ({"latent_attention": "tokens"}, "must be heads or rows"),
         ({"latent_attention": "rows"}, "take tensor_parallel=2 or more"),
+        (ROWS | {"adapter_slots": 2}, "no adapters are added to rows"),
     ],
 )
 def test_what_cannot_be_is_told(tiny, options, why):

@@ -19,8 +19,11 @@ if torch.cuda.is_available():
 
 from checkpoints import write_checkpoint, write_tokenizer
 from family_cases import write_family
+from family_checks import reference
 from gpu_runner import pretend
+from peft_adapters import make_adapter
 from plain_adapters import write_adapter
+from test_adapters_experts import CASES as EXPERTS
 from test_kv_scales import LAYERS, WRITERS, scales, written
 from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
 from turns import TurnRanks, Turns
@@ -43,6 +46,7 @@ from sgl.runtime.step.adapter_rows import NONE
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
 OWNERS = [None, "0", "1", "0", "2"]
+KINDS: dict[str, dict[str, Any]] = {"dora": {"dora": True, "rank": 8}, "ends": {"biases": True, "ends": True}, "tokens": {"rows": (31, 33)}}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str
     place = tmp_path_factory.mktemp("parts")
     bases = [write_checkpoint(place / f"base{seed}", tokenizer=True, num_hidden_layers=2, seed=seed) for seed in range(2)]
     return bases, {str(i): write_adapter(bases[0], place / str(i), i, 8 + 8 * (i % 2)) for i in range(3)}
+
+
+@pytest.fixture(scope="module")
+def kinds(made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Adapters that have more than pairs."""
+    place = tmp_path_factory.mktemp("kinds")
+    return {name: write_adapter(made[0][0], place / name, i, **keys) for i, (name, keys) in enumerate(KINDS.items())}
 
 
 class Member(Follower):
@@ -74,9 +85,12 @@ class Member(Follower):
         self._words.append((TELL, pickle.dumps((name, own))))
 
     def ask(self, name: str, *arguments: Any, meanwhile: Any = lambda: None) -> list[Any]:
+        return self.ask_each(name, [arguments], meanwhile)
+
+    def ask_each(self, name: str, arguments: list[tuple[Any, ...]], meanwhile: Any = lambda: None) -> list[Any]:
         self.told.append(name)
         with self._turns.turn:
-            answer = self._asked((ASK, pickle.dumps((name, arguments))), meanwhile)
+            answer = self._asked((ASK, pickle.dumps((name, arguments[0]))), meanwhile)
         found, error = pickle.loads(answer)
         if error is not None:
             raise error
@@ -145,9 +159,9 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
     return made
 
 
-def texts(engine: Engine) -> list[list[int]]:
+def texts(engine: Engine, owners: list[str | None] = OWNERS) -> list[list[int]]:
     engine.flush_cache()
-    sequences = [engine.open(adapter=owner) for owner in OWNERS]
+    sequences = [engine.open(adapter=owner) for owner in owners]
     for i, sequence in enumerate(sequences):
         sequence.extend(list(range(30 + i, 36 + i)))
     found = [future.result(60).token_ids for future in [sequence.generate(GREEDY) for sequence in sequences]]
@@ -170,7 +184,7 @@ def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monk
     with Engine(bases[0], **options) as engine:
         member, leader = parts
         assert engine.info()["adapters"]["executor"] == "fused" and member.told == ["set_aside"]
-        assert [slot.rank for slot in member.follower._slots.slots] == [8, 16]
+        assert [slot.rank for slot in member.follower.runner.adapters.slots.slots] == [8, 16]
         assert texts(engine) == texts(engine) == expected[0]
         assert engine.stats().adapters["slot_evictions"] > 0
         before = leader._static.keys() == member.runner._static.keys() and {blocks for _, blocks in leader._static}
@@ -189,6 +203,44 @@ def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monk
     assert member.model.adapted._made  # whose layers are those of the last weights
     member.model.allocate(1)
     assert not member.model.adapted._made
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_adapters_that_have_more_than_pairs(made, kinds, stages, monkeypatch):
+    """Plain rows keep their graphs, which both ranks have."""
+    (base, _), folders = made
+    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "step_tokens": 24, "run_ahead": True}
+    options |= {"adapters": kinds | {"0": folders["0"]}, "adapter_slots": {8: 4}}
+    owners = [None, "dora", "0", "ends", "tokens", "dora"]
+    with Engine(base, **options) as engine:
+        expected, outside = [texts(engine, each) for each in (owners, ["0", None])], engine.info()["adapters"]["outside"]
+    assert len({*map(tuple, expected[0])}) > 4
+    parts = two_ranks(monkeypatch, base, stages)
+    with Engine(base, **options) as engine:
+        member, leader = parts
+        assert engine.info()["adapters"]["outside"] == outside and set(outside) == set(kinds)
+        assert texts(engine, owners) == expected[0]
+        for _ in range(2):
+            assert texts(engine, ["0", None]) == expected[1]
+        assert leader._static.keys() == member.runner._static.keys() and any(blocks for _, blocks in leader._static)
+    assert member.error is None
+
+
+def test_adapters_of_experts(tmp_path, monkeypatch):
+    """Cut by width; rows of such adapters go by torch, on both ranks."""
+    (architecture, keys), lora = EXPERTS["all parameters"]
+    model = reference(architecture, **keys)
+    model.save_pretrained(tmp_path / "base")
+    make_adapter(model, tmp_path / "a", **lora)
+    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 512, "max_running": 4, "step_tokens": 24, "run_ahead": True}
+    options |= {"adapters": {"a": tmp_path / "a"}, "adapter_slots": {8: 1}}
+    base, found = write_tokenizer(tmp_path / "base"), []
+    for ranks in (1, 2):
+        parts = two_ranks(monkeypatch, base, 1) if ranks == 2 else []
+        with Engine(base, **options) as engine:
+            assert engine.info()["adapters"]["outside"] == {"a": "a mixture of experts"}
+            found.append(texts(engine, ["a", None, "a"]))
+    assert found[0] == found[1] and parts[0].error is None
 
 
 def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ def test_mixtures_of_experts(case: str, weights: str, tmp_path: Path) -> None:
     same(origin, tmp_path / "state", weights)
 
 
-@pytest.mark.parametrize("name", ["gptq", "awq", "int8"])
+@pytest.mark.parametrize("name", ["gptq", "awq", "int8", "torchao"])
 def test_checkpoints_in_few_bits_stay_what_they_are_here(name: str, tmp_path: Path) -> None:
     origin, _ = write(tmp_path, *FORMATS[name])
     report = shard(origin, tmp_path / "state")

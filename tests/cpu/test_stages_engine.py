@@ -8,8 +8,11 @@ import time
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from checkpoints import write_tokenizer
-from ranks_adapters import refuses_bad_adapters, with_adapters
+from peft_adapters import make_adapter
+from ranks_adapters import refuses_bad_adapters, texts, with_adapters, with_kinds, with_other_weights
 from ranks_rig import alive, same, two_tiers, updated, walk
 from server_rig import await_true
 from states_rig import write_case
@@ -20,6 +23,10 @@ from sgl.runtime.errors import ConfigError, EngineDied
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 STAGES = OPTIONS | {"pipeline_parallel": 2}
 DRAFTS = {"speculation": "auto"}  # by a model, which rank 0 has whole
+OF_MIXERS = {
+    "mamba 2": {"target_modules": ["in_proj"]},
+    "deepseek v3": {"target_modules": ["q_b_proj", "kv_a_proj_with_mqa", "down_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+}
 KINDS = [{"pipeline_parallel": 2}, {"pipeline_parallel": 3} | DRAFTS, {"pipeline_parallel": 2, "tensor_parallel": 2} | DRAFTS]
 
 
@@ -89,17 +96,36 @@ def test_adapters_one_by_one_and_12_in_a_batch(one, several, adapters, tmp_path)
     refuses_bad_adapters(several, adapters[0], tmp_path)
 
 
+def test_adapters_that_have_more_than_pairs(one, several, kinds_of_adapters):
+    with_kinds(one, several, kinds_of_adapters)
+
+
+def test_adapters_beside_other_weights(one, several, tiny, other_weights, kinds_of_adapters):
+    with_other_weights(one, several, tiny, other_weights[0], kinds_of_adapters)
+
+
 def test_other_weights_and_back(one, several, tiny, other_weights):
     updated(one, several, tiny, other_weights)
+
+
+def adapted(path, place, case):
+    """An adapter of such mixers, or none."""
+    if case not in OF_MIXERS:
+        return {}
+    make_adapter(transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), place, **OF_MIXERS[case])
+    return {"a": place}
 
 
 @pytest.mark.parametrize("case", ["jamba", "mamba 2", "deepseek v3"])
 def test_models_with_states_latents_and_experts(case, tmp_path):
     path = write_tokenizer(write_case(case, tmp_path))
-    with Engine(path, **OPTIONS, poison_freed=True) as one:
+    adapters = adapted(path, tmp_path / "adapter", case)
+    with Engine(path, **OPTIONS, adapters=adapters, poison_freed=True) as one:
         expected, alone = (walk(one, 5), sum(map(sum, one.stats().expert_counts))), one.info()
-    with Engine(path, **STAGES, poison_freed=True) as two:
+        written = texts(one, [*adapters, None], True)
+    with Engine(path, **STAGES, adapters=adapters, poison_freed=True) as two:
         same(walk(two, 5), expected[0])
+        assert texts(two, [*adapters, None], True) == written and (not adapters or written[0] != written[1])
         assert (two.info()["states"], two.info()["state_bytes"]) == (alone["states"], alone["state_bytes"])
         assert two.info()["memory"]["states"] == alone["memory"]["states"] and two.info()["memory"]["weights"] >= 4 * two.info()["parameters"]
         await_true(lambda: sum(map(sum, two.stats().expert_counts)) >= expected[1], 5)

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
-from checkpoints import write_checkpoint
+from checkpoints import write_checkpoint, write_tokenizer
+from family_cases import write_family
 from plain_adapters import write_adapter
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.errors import RuntimeFailure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -103,11 +105,43 @@ def test_without_slots_an_adapter_is_refused(made):
 def test_what_adapters_have_beside_pairs(tmp_path):
     """Their steps run without graphs, the others' keep theirs."""
     base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2)
-    kinds: dict[str, dict[str, Any]] = {"0": {}, "1": {"dora": True}, "2": {"biases": True, "ends": True}, "3": {"rows": (33, 40, 41)}}
+    kinds: dict[str, dict[str, Any]] = {"0": {}, "1": {"dora": True, "tables": True}, "2": {"biases": True, "ends": True}, "3": {"rows": (33, 40, 41)}}
     folders = {name: write_adapter(base, tmp_path / name, int(name), 8, **keys) for name, keys in kinds.items()}
     with Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=4096, adapters=folders) as engine:
         expected = texts(engine)
     with Engine(base, device="cuda", dtype="float32", kv_tokens=4096, adapter_slots=4, adapters=folders) as engine:
         assert set(engine.info()["adapters"]["outside"]) == {"1", "2", "3"}
         for _ in range(4):
+            assert texts(engine) == expected
+    size = 4 * 320 * 64
+    with Engine(base, device="cuda", dtype="float32", kv_tokens=4096, adapter_slots=2, adapters=folders, adapter_extras=2 * size + 40_000) as engine:
+        for _ in range(2):
+            assert texts(engine) == expected
+        assert engine.stats().adapters["slot_evictions"] > 0
+        engine.sleep()
+        with pytest.raises(RuntimeFailure, match="wake it first"):
+            engine.adapters.load("1", folders["1"])
+        engine.wake()
+        assert texts(engine) == expected
+    with Engine(base, device="cuda", kv_tokens=1024, adapter_slots=1, adapter_extras=size) as engine, pytest.raises(ValueError, match="adapter_extras"):
+        engine.adapters.load("1", folders["1"])
+
+
+MIXERS = {
+    "deepseek v2": r"(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|down_proj|mlp\.gate)$", "qwen3 moe": r"(q_proj|experts.*_proj)$", "qwen 3.5 moe": r"(in_proj_qkv|in_proj_z|out_proj|q_proj|up_proj|mlp\.gate)$",
+    "lfm2": r"(in_proj|out_proj|w2)$", "mamba 2": r"in_proj$", "mamba": r"(in_proj|x_proj)$",
+}  # fmt: skip
+EXPERTS = ("deepseek v2", "qwen3 moe", "qwen 3.5 moe")  # whose steps run without graphs
+
+
+@pytest.mark.parametrize("case", MIXERS)
+def test_mixers_and_mixtures_of_experts(case, tmp_path):
+    base = write_tokenizer(write_family(case, tmp_path / "base"))
+    folders = {name: write_adapter(base, tmp_path / name, int(name), modules=MIXERS[case]) for name in "0123"}
+    with Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=4096, adapters=folders) as engine:
+        expected = texts(engine)
+    assert len({*map(tuple, expected)}) > 5
+    with Engine(base, device="cuda", dtype="float32", kv_tokens=4096, adapter_slots=4, adapters=folders) as engine:
+        assert set(engine.info()["adapters"]["outside"]) == ({*folders} if case in EXPERTS else set())
+        for _ in range(6):
             assert texts(engine) == expected

@@ -127,6 +127,44 @@ def test_adapters_lie_in_the_slots_of_all_ranks(one: Engine, several: Engine) ->
     assert stats["slot_evictions"] > 0 and stats["slots_held"] == 0
 
 
+def test_adapters_that_have_more_than_pairs(one: Engine, several: Engine, made, tmp_path: Path) -> None:
+    """Their steps run without graphs, on all cards alike."""
+    (base, *_), _ = made
+    kinds: dict[str, dict[str, Any]] = {"dora": {"dora": True}, "ends": {"biases": True, "ends": True}, "tokens": {"rows": (33, 40, 41)}, "tables": {"tables": True}}
+    for number, (name, keys) in enumerate(kinds.items()):
+        folder = write_adapter(base, tmp_path / name, number, **keys)
+        for engine in (one, several):
+            engine.adapters.load(name, folder)
+    assert set(several.info()["adapters"]["outside"]) == set(kinds)
+    owners = [None, "dora", "0", "ends", "1", "tokens", "tables", "dora"]
+    expected = texts(one, owners)
+    for number in range(4):
+        same(texts(several, owners), expected, f"run {number}")
+    same(texts(several), texts(one), "plain ones")
+
+
+MIXERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "latents and experts": ("deepseek v2", r"(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|down_proj|mlp\.gate)$", WAYS["ranks"]),
+    "latents and experts in stages": ("deepseek v2", r"(q_b_proj|experts.*_proj)$", WAYS["stages"]),
+    "delta and experts": ("qwen 3.5 moe", r"(in_proj_qkv|in_proj_z|out_proj|q_proj|up_proj)$", WAYS["ranks"]),
+    "whole experts": ("qwen3 moe", r"(q_proj|experts.*_proj)$", {"tensor_parallel": 2, "expert_parallel": True, "redundant_experts": 2, "rebalance_every": 5}),
+    "short convolutions": ("lfm2", r"(in_proj|out_proj|w2)$", WAYS["ranks"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_adapters_of_other_mixers_and_of_experts(kind: str, tmp_path: Path) -> None:
+    case, modules, way = MIXERS[kind]
+    base = write_tokenizer(write_family(case, tmp_path / "base"))
+    folders = {str(i): write_adapter(base, tmp_path / str(i), i, modules=modules) for i in range(4)}
+    with Engine(base, **ON_CPU, adapters=folders) as engine:
+        expected = texts(engine)
+    assert len({*map(tuple, expected)}) > 5
+    with opened(base, **ON_GPU | way, adapters=folders, adapter_slots={8: 4}) as engine:
+        for number in range(6):
+            same(texts(engine), expected, f"{kind} run {number}")
+
+
 def test_one_adapter_alone_and_many_rows_of_it(one: Engine, several: Engine) -> None:
     for owners in (["1"], ["2"] * 8, [None, "3"]):
         expected = texts(one, owners)

@@ -92,9 +92,9 @@ PACKED, SCALE, _ = nvfp4(0, 8, 64)
         ({"weight": PACKED, "weight_scale": SCALE}, "needs one of weight_global_scale and weight_scale_2"),
         ({"weight": PACKED, "weight_scale": SCALE[:, :3], "weight_scale_2": torch.ones(1)}, r"weight_scale .* must have shape \[8, 4\]"),
         ({"weight": PACKED, "weight_scale": SCALE, "weight_scale_2": torch.ones(3)}, r"weight_scale_2 .* fits no weight \[8, 64\]"),
-        ({"weight": PACKED, "weight_scale": SCALE.float(), "weight_scale_2": torch.ones(1)}, "weight_scale .* must be F8_E4M3"),
+        ({"weight": PACKED, "weight_scale": SCALE.float(), "weight_scale_2": torch.ones(1)}, r"weight_scale .* fits no weight \[16, 32\] of four bits, two outputs in a byte"),
         ({"weight_packed": PACKED.char(), "weight_scale": SCALE, "weight_scale_2": torch.ones(1)}, "weight_packed .* must be U8"),
-        ({"weight": PACKED, "weight_scale": SCALE, "weight_scale_2": torch.ones(1), "pre_quant_scale": torch.ones(64)}, "pre_quant_scale .* is not understood"),
+        ({"weight": PACKED, "weight_scale": SCALE, "weight_scale_2": torch.ones(1), "pre_quant_scale": torch.ones(32)}, "pre_quant_scale .* must be a number for each of 64 inputs"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: str) -> None:

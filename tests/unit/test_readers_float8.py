@@ -90,7 +90,7 @@ def claimed_or_none(tensors: Tensors) -> object:
         ({"weight": codes(torch.Generator(), 256, 256), "weight_scale": torch.ones(3, 2)}, r"\(F32 \[3, 2\]\) fits no weight \[256, 256\]: expected"),
         ({"weight": codes(torch.Generator(), 7, 8), "weight_scale": torch.ones(3)}, r"fits no weight \[7, 8\]"),
         ({"weight": codes(torch.Generator(), 8, 8), "weight_scale": torch.ones(1).long()}, "must be F32 or F16 or BF16"),
-        ({"weight": codes(torch.Generator(), 8, 8), "weight_scale": torch.ones(1), "pre_quant_scale": torch.ones(8)}, "pre_quant_scale .* is not understood"),
+        ({"weight": codes(torch.Generator(), 8, 8), "weight_scale": torch.ones(1), "post_quant_scale": torch.ones(8)}, "post_quant_scale .* is not understood"),
         ({"weight": torch.zeros(8, 8), "weight_scale": torch.ones(1)}, "weight_scale .* belongs to no format"),
     ],
 )  # fmt: skip

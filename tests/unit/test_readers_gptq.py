@@ -129,6 +129,27 @@ def test_awq(seed: int, method: str) -> None:
     assert claimed(config, tensors).format == f"AWQ, 4 bits, {f'groups of {group}' if group < inputs else 'a scale per output'}"
 
 
+@pytest.mark.parametrize(
+    "keys, tensors, form",
+    [
+        ({"data_type": "mx_fp", "bits": 4, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
+         {"weight_packed": torch.zeros(8, 32).byte(), "weight_scale": torch.full((8, 2), 127).byte()}, "MXFP4, groups of 32"),
+        ({"data_type": "mx_fp", "bits": 8, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
+         {"weight": torch.zeros(8, 64).to(torch.float8_e4m3fn), "weight_scale": torch.full((8, 2), 127).byte()}, "FP8, groups of 32"),
+        ({"data_type": "nv_fp", "bits": 4, "group_size": 16, "act_bits": 4, "packing_format": "auto_round:llm_compressor"},
+         {"weight_packed": torch.zeros(8, 32).byte(), "weight_scale": torch.ones(8, 4).to(torch.float8_e4m3fn), "weight_global_scale": torch.ones(1),
+          "input_global_scale": torch.ones(1)}, "NVFP4, groups of 16"),
+        ({"data_type": "fp", "bits": 8, "fmt": "e4m3", "group_size": -1, "act_bits": 8, "packing_format": "auto_round:fp8_static"},
+         {"weight": torch.zeros(8, 64).to(torch.float8_e4m3fn), "weight_scale": torch.ones(8).bfloat16(), "input_scale": torch.ones(1).bfloat16()}, "FP8, a scale per output"),
+        ({"data_type": "fp", "bits": 8, "group_size": [128, 128], "packing_format": "auto_round:fp8"},
+         {"weight": torch.zeros(256, 128).to(torch.float8_e4m3fn), "weight_scale_inv": torch.ones(2, 1).bfloat16()}, "FP8, blocks of 128 x 128"),
+    ],
+)  # fmt: skip
+def test_auto_round_of_floats_is_what_other_formats_are(keys: dict[str, Any], tensors: Tensors, form: str) -> None:
+    config = {"quant_method": "auto-round", **keys}
+    assert claimed(config, tensors).format == form and len(Readers.of(config, "x").notes) == ("act_bits" in keys)
+
+
 def test_auto_round_in_the_packing_of_gptq() -> None:
     drawn = Drawn(5)
     config = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", **{key: drawn.config[key] for key in ("bits", "group_size", "sym", "checkpoint_format")}}
@@ -191,7 +212,9 @@ def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: s
         ({"quant_method": "awq", "version": "gemv_fast"}, "'version' is 'gemv_fast': only the version gemm"),
         ({"quant_method": "awq", "w_bit": 3}, "'w_bit' is 3: AWQ is read in 4 bits"),
         ({"quant_method": "auto-round", "packing_format": "auto_round:gptqmodel"}, "'packing_format' is .* known ones"),
-        ({"quant_method": "auto-round", "data_type": "mx_fp"}, "'data_type' is 'mx_fp'"),
+        ({"quant_method": "auto-round", "data_type": "mx_int"}, "'data_type' is 'mx_int': .* known ones: int, fp"),
+        ({"quant_method": "auto-round", "data_type": "nvfp4_v2"}, "'data_type' is 'nvfp4_v2'"),
+        ({"quant_method": "auto-round", "data_type": "fp", "fmt": "e5m2"}, "'fmt' is 'e5m2'"),
         ({"quant_method": "aqlm"}, "'quant_method' is 'aqlm': checkpoints of this kind are not read; take the unquantised checkpoint, or one of these: fp8"),
         ({"quant_method": "gtpq"}, r"'gtpq': checkpoints of this kind are not read; did you mean 'gptq'\?"),
         ({"quant_method": 4}, "'quant_method' is 4: it must name the method"),

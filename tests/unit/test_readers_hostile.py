@@ -98,7 +98,7 @@ def wild(rng: random.Random, depth: int = 0) -> Any:
     return rng.choice(kinds)
 
 
-KEYS = ("bits", "group_size", "sym", "config_groups", "format", "weight_block_size", "sparsity_config", "quant_algo", "act_bits", "version", "fmt", "quant_type", "quantization")
+KEYS = ("global_quant_config", "layer_quant_config", "export", "algo_config", "bits", "group_size", "sym", "config_groups", "format", "weight_block_size", "sparsity_config", "quant_algo", "act_bits", "version", "fmt", "quant_type", "quantization")
 
 
 def test_configurations_of_any_values_are_read_or_refused() -> None:
@@ -133,5 +133,5 @@ def test_where_modelopt_says_it() -> None:
         Readers.of(inner, "config.json"),
     ):
         assert readers.notes == ("quant_algo 'FP8': activations are not rounded: the weights alone are read in few bits",)
-    with pytest.raises(ConfigError, match="'quant_algo' is 'W4A8_AWQ': this algorithm is not read; take the unquantised"):
-        Readers.of({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "config.json")
+    with pytest.raises(ConfigError, match="'quant_algo' is 'NVFP4_SVD': this algorithm is not read; take the unquantised"):
+        Readers.of({"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"}, "config.json")

@@ -182,6 +182,27 @@ def test_rounding_of_activations_is_left_out_and_said() -> None:
     )
 
 
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("strategy", ["group", "channel"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_whole_numbers_that_lie_in_bytes(bits: int, strategy: str, symmetric: bool) -> None:
+    """As the presets W2A8 to W7A8, W4A4 and W4AFP8 are written: their kernels read no more than four bits where these suffice."""
+    half, groups, generator = 2 ** (bits - 1), 4 if strategy == "group" else 1, torch.Generator().manual_seed(bits)
+    q = torch.randint(-half, half, (12, 128), generator=generator)
+    scale, zero = torch.rand(12, groups, generator=generator), torch.randint(-half, half, (12, groups), generator=generator)
+    spread, zeros = (part.repeat_interleave(128 // groups, 1) for part in (scale, zero))
+    config = asked(bits, 32 if strategy == "group" else None)
+    tensors = {"weight": q.char(), "weight_scale": scale, **({} if symmetric else {"weight_zero_point": zero.char()})}
+    found = read(config, tensors)
+    torch.testing.assert_close(found.dense(), (q if symmetric else q - zeros) * spread)
+    assert found.levels == (16 if bits <= 4 else 256) and claimed(config, tensors).format.startswith("int8" if bits == 8 else f"{bits} bits in bytes")
+    others = {"a": config["config_groups"]["group_0"], "b": asked(8, 32 if strategy == "group" else None)["config_groups"]["group_0"]}
+    assert read({**config, "config_groups": others}, tensors).levels == 256, "nothing says for sure which of both it is"
+    if bits < 8:
+        with pytest.raises(CheckpointError, match=rf"q_proj.weight \(I8 .* holds numbers from .*, {bits} bits have -{half} to {half - 1}"):
+            read(config, {**tensors, "weight": (q + 1).char()})
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_what_its_own_package_writes(seed: int) -> None:
     library = pytest.importorskip("compressed_tensors")

@@ -1,10 +1,9 @@
-"""bitsandbytes, HQQ, torchao, and scales of keys and values: against their formulas number by number, and their own packages."""
+"""bitsandbytes, HQQ, and scales of keys and values: against their formulas number by number, and their own packages."""
 
 from __future__ import annotations
 
 import json
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -159,38 +158,6 @@ def test_what_hqq_writes(bits: int) -> None:
     assert torch.allclose(read(None, tensors).dense(), made.dequantize(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (24, 1), (24, 2)])
-def test_torchao(shape: tuple[int, int]) -> None:
-    q, scale = torch.randint(-128, 128, (24, 64)).char(), torch.rand(shape)
-    spread = scale.expand(24, -1).repeat_interleave(64 // shape[1], 1)
-    tensors = {"_weight_qdata": q, "_weight_scale": scale, "bias": torch.zeros(24)}
-    assert torch.equal(read({"quant_method": "torchao"}, tensors).dense(), q.float() * spread)
-    zero = torch.randint(-8, 8, shape).char()
-    expected = (q.float() - zero.expand(24, -1).repeat_interleave(64 // shape[1], 1)) * spread
-    assert torch.equal(read(None, {**tensors, "_weight_zero_point": zero}).dense(), expected)
-    tensors["_weight_qdata"] = q.float().to(torch.float8_e4m3fn)
-    assert torch.equal(read(None, tensors).dense(), tensors["_weight_qdata"].float() * spread)
-
-
-def test_torchao_that_is_packed_for_a_device_is_refused_by_its_own_name() -> None:
-    with pytest.raises(CheckpointError, match=r"q_proj._weight_qdata \(U8 \[4, 4\]\) is packed for one device; only its int8"):
-        claimed(None, {"_weight_qdata": torch.zeros(4, 4).byte(), "_weight_scale": torch.ones(4, 1)})
-    with pytest.raises(CheckpointError, match=r"q_proj._weight_scale \(F32 \[3, 1\]\) fits no weight"):
-        claimed(None, {"_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(3, 1)})
-    with pytest.raises(CheckpointError, match=r"_weight_act_pre_scale .* is not understood"):
-        claimed(None, {"_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(4, 1), "_weight_act_pre_scale": torch.ones(4)})
-
-
-@pytest.mark.parametrize("kind", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
-def test_what_torchao_writes(kind: str) -> None:
-    quantization = pytest.importorskip("torchao.quantization")
-    layer = torch.nn.Sequential(torch.nn.Linear(128, 64, dtype=torch.bfloat16))
-    quantization.quantize_(layer, getattr(quantization, kind)())
-    weight = layer[0].weight
-    parts: dict[str, Any] = {f"_weight_{name}": getattr(weight, name) for name in ("qdata", "scale")}
-    assert torch.equal(read(None, parts).dense(torch.bfloat16), weight.dequantize())
-
-
 @pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale"), ("kv_scale", "kv_scale")])
 def test_scales_of_keys_and_values(names: tuple[str, str]) -> None:
     module = NAME.removesuffix(".q_proj")
@@ -203,6 +170,5 @@ def test_scales_of_keys_and_values(names: tuple[str, str]) -> None:
 
 def test_methods_that_only_the_headers_tell_and_wrong_tables() -> None:
     assert Readers.of({"quant_method": "hqq"}, "config.json").notes == Readers.of(None, "config.json").notes == ()
-    assert len(Readers.of({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8DynamicActivationInt8WeightConfig"}}}, "x").notes) == 1
     with pytest.raises(ConfigError, match="'bnb_4bit_quant_type' is 'int4': known ones: nf4, fp4"):
         Readers.of({"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "int4"}, "config.json")

@@ -119,5 +119,5 @@ def _source(store: Store, name: str, file: File) -> RangeSource:
         at += count
         return bytes(store.read(name, file, at - count, count))
 
-    tensors = header_of(f"{store.url}/{name}", file.size, read)
-    return RangeSource(f"{store.url}/{name}", file.size, tensors, lambda start, count: store.read(name, file, start, count))
+    header = header_of(f"{store.url}/{name}", file.size, read)
+    return RangeSource(f"{store.url}/{name}", file.size, header, lambda start, count: store.read(name, file, start, count))

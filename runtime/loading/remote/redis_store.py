@@ -129,7 +129,7 @@ class RedisStore:
 def _cut(file: Path) -> Cut:
     size, marks = file.stat().st_size, {0}
     if file.suffix == ".safetensors":
-        marks |= {stored.start for stored in read_header(file) if stored.stop > stored.start}
+        marks |= {stored.start for stored in read_header(file).tensors if stored.stop > stored.start}
     ordered = [*sorted(marks), size]
     starts = [first for start, stop in pairwise(ordered) for first in range(start, stop, MOST_VALUE)]
     with open(file, "rb") as stream:

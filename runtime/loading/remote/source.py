@@ -9,14 +9,14 @@ import numpy as np
 from torch import Tensor
 
 from ...models.fields import shown
-from ..header import Stored, damaged_file
+from ..header import Header, Stored, damaged_file
 
 
 class RangeSource:
     """fetch: the bytes of the file from a start on, as a buffer; several threads call it at a time."""
 
-    def __init__(self, name: str, size: int, tensors: list[Stored], fetch: Callable[[int, int], Any]) -> None:
-        self.name, self.bytes, self.tensors, self._fetch = name, size, tensors, fetch
+    def __init__(self, name: str, size: int, header: Header, fetch: Callable[[int, int], Any]) -> None:
+        self.name, self.bytes, (self.tensors, self.beside), self._fetch = name, size, header, fetch
 
     def read(self, stored: Stored, offset: int, part: Tensor) -> None:
         data = np.frombuffer(self._fetch(stored.start + offset, len(part)), np.uint8)

@@ -53,6 +53,8 @@ class Asked:
 
     def rounds_rows(self) -> bool:
         """Whether all groups round activations to int8, and weights too."""
+        if self.method == "torchao":
+            return _rounds_rows_of_torchao(self.keys.get("quant_type"))
         groups = self.table("config_groups")
         return self.keys.get("format") == "int-quantized" and bool(groups) and all(map(_rounds_rows, groups, groups.values()))
 
@@ -72,6 +74,19 @@ class Asked:
 
 def is_size(value: object, most: int = LARGEST_SIZE) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+
+
+def _rounds_rows_of_torchao(types: object) -> bool:
+    """Only the configuration that all projections have, around zero and each row by its own range."""
+    found = types.get("default") if isinstance(types, Mapping) else None
+    if not isinstance(found, Mapping) or found.get("_type") != "Int8DynamicActivationInt8WeightConfig" or not isinstance(keys := found.get("_data"), Mapping):
+        return False
+    around, reach = keys.get("act_mapping_type"), keys.get("granularity")
+    return _means(around, "_data", "SYMMETRIC") and _means(reach, "_type", "PerRow")
+
+
+def _means(value: object, key: str, expected: str) -> bool:
+    return isinstance(value, Mapping) and value.get(key) == expected
 
 
 def _rounds_rows(name: str, group: object) -> bool:

@@ -25,13 +25,13 @@ def claim(module: Module, asked: Asked) -> Claim:
     module.expect("qzeros", WHOLE, (-(-inputs // group), words))
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
-        codes, zero = (_unpacked(tensors[name]) for name in ("qweight", "qzeros"))
+        codes, zero = (unpacked(tensors[name]) for name in ("qweight", "qzeros"))
         return Grouped(codes, tensors["scales"].T.contiguous(), group, zero=zero)
 
     return module.claim(f"AWQ, 4 bits, {described(group, inputs)}", (out, inputs), ("qweight", "qzeros", "scales"), read)
 
 
-def _unpacked(words: Tensor) -> Tensor:
+def unpacked(words: Tensor) -> Tensor:
     """int32 [n, out / 8] -> uint8 [out, n]. The small side is turned first: then whole rows are written."""
     words = words.T.contiguous()
     codes = torch.empty(len(words), EACH, words.shape[1], dtype=torch.uint8, device=words.device)

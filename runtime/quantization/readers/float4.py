@@ -18,8 +18,8 @@ OF_GROUPS = ("F8_E4M3", "F8_E8M0", "U8")
 DIVIDES, MULTIPLIES = "weight_global_scale", "weight_scale_2"  # the name says which convention it is
 
 
-def claim(module: Module, codes: str) -> Claim:
-    """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells the bits."""
+def claim(module: Module, codes: str, alone: bool = False) -> Claim:
+    """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells the bits. alone: NVFP4 may have no global scale."""
     out, width = module.matrix(codes, ("U8",))
     _, groups = module.matrix("weight_scale", OF_GROUPS)
     nvidia = module.dtype("weight_scale") == "F8_E4M3"
@@ -28,7 +28,7 @@ def claim(module: Module, codes: str) -> Claim:
     inputs = width * 8 // bits
     module.expect("weight_scale", OF_GROUPS, (out, -(-inputs // group)))
     reaches = {name: _reach(module, name, (out, inputs)) for name in (DIVIDES, MULTIPLIES) if module.has(name)}
-    if nvidia and len(reaches) != 1:
+    if nvidia and len(reaches) != 1 and not (alone and not reaches):
         raise module.wrong("weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} beside it; take a complete checkpoint")
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:

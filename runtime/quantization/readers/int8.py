@@ -1,8 +1,8 @@
-"""int8 weights [out, in]: compressed-tensors', and those of bitsandbytes."""
+"""int8 weights [out, in]: compressed-tensors', also of fewer bits, and those of bitsandbytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,26 +11,59 @@ from ..grouped import Grouped
 from .claim import FLOATS, Claim, Module
 from .float8 import described
 from .scales import reach_of
+from .schemes import Scheme
 
 MIDDLE = 128  # what is added, so that codes are not negative
+SMALL = 4  # bits, up to which codes are kept in four
+MIDDLES = {16: 8, 256: MIDDLE}  # by levels
 FULL = 127  # of bitsandbytes: its scale is the largest magnitude
 
 
-def claim(module: Module, rounds_rows: bool = False) -> Claim:
-    """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group. rounds_rows: so is x, the checkpoint says."""
+def claim(module: Module, rounds_rows: bool = False, schemes: Sequence[Scheme] = ()) -> Claim:
+    """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group.
+
+    rounds_rows: so is x, the checkpoint says.  schemes: what its configuration says of whole numbers; codes of four bits may lie in bytes.
+    """
     weight = module.matrix("weight", ("I8",))
     module.expect("weight_scale", FLOATS)
     reach = reach_of(module, "weight_scale", weight, [])
+    bits, group = _bits(schemes, reach.grid(weight)[1], weight[1]), reach.inputs
+    levels = levels_of(bits)
     names = ("weight", "weight_scale", *(["weight_zero_point"] if module.has("weight_zero_point") else []))
     if len(names) == 3:
         module.expect(names[2], ("I8",), module.siblings["weight_scale"].shape)
 
     def read(tensors: Mapping[str, Tensor]) -> Grouped:
         scale = reach.spread(tensors["weight_scale"], weight)
-        zero = reach.spread(tensors[names[2]].short(), weight) + MIDDLE if len(names) == 3 else float(MIDDLE)
-        return Grouped(unsigned(tensors["weight"]), scale, reach.inputs, 256, zero, rounds_rows=rounds_rows)
+        zero = zeros_of(reach.spread(tensors[names[2]].short(), weight), levels) if len(names) == 3 else float(MIDDLES[levels])
+        return Grouped(codes_of(module, tensors["weight"], bits), scale, group, levels, zero, rounds_rows=rounds_rows)
 
-    return module.claim(f"int8, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read)
+    form = "int8" if bits == 8 else f"{bits} bits in bytes"
+    return module.claim(f"{form}, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read)
+
+
+def _bits(schemes: Sequence[Scheme], groups: int, inputs: int) -> int:
+    """The most that a scheme with so many groups has: where several have them, a module's name does not tell for sure which is its own."""
+    return max((scheme.bits for scheme in schemes if groups == (-(-inputs // scheme.group) if scheme.group else 1)), default=8)
+
+
+def levels_of(bits: int) -> int:
+    return 16 if bits <= SMALL else 256
+
+
+def codes_of(module: Module, q: Tensor, bits: int) -> Tensor:
+    """int8 of -2^(bits - 1) and up -> uint8, the middle of the levels added. Raises CheckpointError for numbers that so few bits have not."""
+    half = 2 ** (bits - 1)
+    low, high = (int(each) for each in q.aminmax()) if bits < 8 else (0, 0)
+    if low < -half or high >= half:
+        raise module.wrong("weight", f"holds numbers from {low} to {high}, {bits} bits have {-half} to {half - 1}; quantise it again")
+    return unsigned(q) if bits > SMALL else (q.contiguous() + MIDDLES[16]).view(torch.uint8)
+
+
+def zeros_of(zero: Tensor, levels: int) -> Tensor | float:
+    """With the same added; one where all of them are the middle: kernels need no number a group then."""
+    middle = MIDDLES[levels]
+    return float(middle) if not bool(zero.any()) else zero + middle
 
 
 def claim_bitsandbytes(module: Module) -> Claim:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
+from . import quark
 from .asked import Asked
 from .grouping import SIZES
 
 REFUSED = (
-    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "quanto", "quark",
+    "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "quanto",
     "quip", "quip_sharp", "sinq", "spqr", "vptq",
 )  # fmt: skip
 INSTEAD = "take the unquantised checkpoint, or one of these: "
@@ -72,13 +73,19 @@ def _formats(asked: Asked) -> Iterator[tuple[str, Any]]:
             yield f"config_groups.{name}.format", group["format"]
 
 
-MODELOPT = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "MXFP8", "MXFP4", "MIXED_PRECISION")
-FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4")
+MODELOPT = (
+    "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP8", "MXFP4",
+    "W4A8_MXFP4_FP8", "W4A16_AWQ", "W4A8_AWQ", "W8A16", "W8A8_SQ_PER_CHANNEL", "MIXED_PRECISION",
+)  # fmt: skip
+FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4", "W4A16_AWQ", "W8A16")
 
 
 def _modelopt(asked: Asked) -> Notes:
-    asked.one_of("quant_algo", MODELOPT, f"this algorithm is not read; take the unquantised checkpoint, or one of {', '.join(MODELOPT)}")
-    if asked.keys.get("quant_algo") not in FOR_WEIGHTS:
+    algorithm = asked.keys.get("quant_algo")
+    algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm  # it writes some of them small
+    if algorithm is not None and algorithm not in MODELOPT:
+        raise asked.refused("quant_algo", asked.keys["quant_algo"], f"this algorithm is not read; take the unquantised checkpoint, or one of {', '.join(MODELOPT)}")
+    if algorithm not in FOR_WEIGHTS:
         yield f"quant_algo {asked.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
 
 
@@ -103,15 +110,18 @@ def _awq(asked: Asked) -> Notes:
     return iter(())
 
 
-PACKINGS = ("auto_round:auto_gptq", "auto_round:auto_awq", "auto_gptq", "auto_awq")
+PACKINGS = ("auto_round:auto_gptq", "auto_round:auto_awq", "auto_gptq", "auto_awq", "auto_round:llm_compressor", "auto_round:fp8_static", "auto_round:fp8")
+ROUNDED_TO = ("int", "fp", "fp8", "fp8_e4m3", "mx_fp", "mx_fp4", "mx_fp8", "mx_fp_rceil", "nv_fp", "nv_fp4", "nv_fp4_with_static_gs")
 
 
 def _auto_round(asked: Asked) -> Notes:
     asked.one_of("packing_format", PACKINGS, f"this packing is not read; known ones: {', '.join(PACKINGS)}; export the checkpoint in one of them")
-    asked.one_of("data_type", ("int",), "only whole numbers are read; export the checkpoint in another format")
+    asked.one_of("data_type", ROUNDED_TO, f"weights of this kind are not read; known ones: {', '.join(ROUNDED_TO)}; export the checkpoint in one of them")
+    asked.one_of("fmt", ("e4m3",), "float8 weights are read as e4m3 only; export the checkpoint so")
     asked.none_of(["rotation_config", "hadamard_config", "transform_config"], "it is not computed; take a checkpoint without it")
     asked.size("bits", most=8)
-    asked.size(*SIZES)
+    if asked.keys.get("data_type", "int") == "int":  # of float8 the shapes tell, and this may be a block's two sizes
+        asked.size(*SIZES)
     if (asked.size("act_bits", most=64) or 16) < 16:
         yield f"act_bits {asked.keys['act_bits']!r}: {WEIGHTS_ONLY}"
 
@@ -122,9 +132,35 @@ def _bitsandbytes(asked: Asked) -> Notes:
         yield f"load_in_8bit: {WEIGHTS_ONLY}"
 
 
+NTILES = '"int4_tile_packed_ntile": 16'
+
+
 def _torchao(asked: Asked) -> Notes:
-    if "Activation" in json.dumps(asked.keys.get("quant_type"), default=str):
-        yield f"quant_type: {WEIGHTS_ONLY}"
+    types = json.dumps(asked.keys.get("quant_type"), default=str)
+    if NTILES in types and "TILE_PACKED_TO_4D" in types:
+        raise asked.refused("int4_tile_packed_ntile", 16, "such tiles are an AMD card's and are not read; quantise it in the format 'plain'")
+    if "Activation" in types:
+        yield f"quant_type: {ROWS_TOO if asked.rounds_rows() else WEIGHTS_ONLY}"
+
+
+ALGORITHMS = ("awq", "gptq", "gptaq", "qronos", "smooth", "smoothquant", "autosmoothquant", "autoround")  # that leave nothing to do to inputs
+
+
+def _quark(asked: Asked) -> Notes:
+    export = asked.table("export")
+    for key, known in (("weight_format", "real_quantized"), ("pack_method", "reorder")):
+        if export.get(key, known) != known:
+            raise asked.refused(f"export.{key}", export[key], f"only {known!r} is read; export it so")
+    for where, spec in quark.weights(asked):
+        if spec.get("dtype") not in quark.READ:
+            raise asked.refused(f"{where}.dtype", spec.get("dtype"), f"weights of this dtype are not read; known ones: {', '.join(quark.READ)}")
+    algorithms = asked.keys.get("algo_config") or []
+    for each in algorithms if isinstance(algorithms, list) else [algorithms]:
+        name = each.get("name") if isinstance(each, Mapping) else each
+        if not isinstance(name, str) or name.lower() not in ALGORITHMS:
+            raise asked.refused("algo_config", name, f"what it does to inputs is not computed; known ones: {', '.join(ALGORITHMS)}")
+    if any(isinstance(each, Mapping) and each.get("input_tensors") for each in (asked.keys.get("global_quant_config"), *asked.table("layer_quant_config").values())):
+        yield f"quark: {WEIGHTS_ONLY}"
 
 
 def _nothing(asked: Asked) -> Notes:
@@ -143,14 +179,16 @@ METHODS: Mapping[str, Callable[[Asked], Notes]] = {
     "auto-round": _auto_round,
     "bitsandbytes": _bitsandbytes,
     "hqq": _nothing,
+    "mlx": _nothing,
     "mxfp4": _nothing,
+    "quark": _quark,
     "torchao": _torchao,
     "intel/auto-round": _auto_round,
 }
 
 
 OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
-TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "bits": "gptq"}
+TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "mode": "mlx", "bits": "gptq"}
 
 
 def asked_of(quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]) -> Asked:

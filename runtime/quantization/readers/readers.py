@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, packed, torchao
+from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, mlx, packed, pairs, quark, torchao
 from .asked import Asked
-from .claim import Claim, Module, Sibling
+from .claim import FLOATS, Claim, Module, Sibling
+from .inputs import scaled, without
 from .kv import other_kind
 from .methods import asked_of, notes_of
 from .schemes import schemes
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+OF_INPUTS = "pre_quant_scale"  # ModelOpt's
 SIGNS = (
     "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "weight_global_scale", "weight_zero_point", "qweight", "qzeros",
     "W_q", "SCB", "_weight_qdata", "weight.absmax", "codebooks",
@@ -24,10 +28,10 @@ class Readers:
     other_kv: why its scales of keys and values are none of float8; None: they may be.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        """Raises ConfigError for what the configuration asks and no reader does."""
+    def __init__(self, asked: Asked, said: Mapping[str, Any] = NOTHING) -> None:
+        """said: see `told`. Raises ConfigError for what the configuration asks and no reader does."""
         self.notes, self.other_kv = tuple(notes_of(asked)), other_kind(asked)
-        self._asked, self._schemes, self._blocks = asked, schemes(asked), asked.blocks()
+        self._asked, self._schemes, self._blocks, self._said = asked, schemes(asked), asked.blocks(), said
 
     @classmethod
     def of(cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None) -> Readers:
@@ -37,12 +41,19 @@ class Readers:
         """
         return cls(asked_of(quantization, where, beside or {}))
 
+    def told(self, said: Mapping[str, Any]) -> Readers:
+        """The same that know what the files say beside their tensors, by the names of weights."""
+        return Readers(self._asked, said)
+
     def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
         """How the weight of `module` is read; None: it is a plain one. siblings: every tensor named module.*, by the rest.
 
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
         found = Module(module, siblings)
+        if found.has(OF_INPUTS):
+            inner = self.claim(module, without(found, OF_INPUTS).siblings)
+            return None if inner is None else scaled(found, OF_INPUTS, inner)
         claim = self._by_names(found) or self._by_dtype(found)
         if claim is None:
             _check_plain(found)
@@ -59,7 +70,7 @@ class Readers:
         if module.has("blocks", "scales"):
             return float4.claim_blocks(module)
         if module.has("_weight_qdata"):
-            return torchao.claim(module, self._blocks)
+            return torchao.claim(module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows())
         if state := bitsandbytes.state_of(module):
             return bitsandbytes.claim(module, state)
         return hqq.claim(module) if module.has("W_q") else None
@@ -67,12 +78,16 @@ class Readers:
     def _by_dtype(self, module: Module) -> Claim | None:
         """Formats that call them weight."""
         dtype = module.dtype("weight")
+        if dtype == "I32" and module.has("weight_scale") and self._asked.method == quark.METHOD:
+            return quark.claim(module, self._asked)
+        if dtype == "U32" and module.has("scales"):
+            return mlx.claim(module, self._asked)
         if dtype == "U8" and module.has("weight_scale"):
-            return float4.claim(module, "weight")
+            return pairs.claim(module) if module.dtype("weight_scale") in FLOATS else float4.claim(module, "weight")
         if dtype == "I8" and module.has("SCB"):
             return int8.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
-            return int8.claim(module, self._asked.rounds_rows())
+            return int8.claim(module, self._asked.rounds_rows(), self._schemes)
         return float8.claim(module, self._blocks) if dtype.startswith("F8_") else None
 
 

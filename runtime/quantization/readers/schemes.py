@@ -10,7 +10,7 @@ import regex
 
 from .asked import Asked, is_size
 
-PRESET = re.compile(r"W([2-8])A\d+(_ASYM)?")  # their weights are whole numbers, in groups of 128 where groups there are
+PRESET = re.compile(r"W([2-8])A(\d+|FP8)(_ASYM)?")  # their weights are whole numbers, in groups of 128 where groups there are
 OF_PRESETS = 128
 ALL = -1  # inputs share a scale
 SECONDS = 1.0  # for a pattern of the file on one name

@@ -1,0 +1,35 @@
+"""Weights whose inputs are multiplied first, each with a number of its own (AWQ, SmoothQuant)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..grouped import Grouped
+from .claim import FLOATS, Claim, Module
+
+NUMBERS = ("scale", "zero", "offset")  # of groups
+
+
+def without(module: Module, name: str) -> Module:
+    """The module as if it had none of these numbers."""
+    return replace(module, siblings={other: sibling for other, sibling in module.siblings.items() if other != name})
+
+
+def scaled(module: Module, name: str, claim: Claim) -> Claim:
+    """claim: of the weight that multiplied inputs meet. There is no place for them beside groups, so that each input becomes a group."""
+    wide = claim.shape[1]
+    if module.expect(name, FLOATS) not in ((wide,), (1, wide)):
+        raise module.wrong(name, f"must be a number for each of {wide} inputs; quantise it again")
+
+    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+        weight, inputs = claim.read(tensors), tensors[name].float().view(-1)
+        there = {part: found for part in NUMBERS if isinstance(found := getattr(weight, part), Tensor)}
+        spread = {part: found.float().repeat_interleave(weight.group, 1)[:, :wide] for part, found in there.items()}
+        parts: dict[str, Any] = {part: found if part == "zero" else found * inputs for part, found in spread.items()}
+        return replace(weight, group=1, **parts)
+
+    return claim._replace(format=f"{claim.format}, inputs multiplied", names=(*claim.names, name), read=read)

@@ -1,0 +1,71 @@
+"""AMD's Quark: whole numbers of four bits as AWQ packs them, or along the inputs; its other dtypes are those of other formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..grouped import Grouped
+from . import awq
+from .asked import Asked
+from .claim import FLOATS, Claim, Module
+
+METHOD = "quark"
+CALLED = {"qweight": "weight", "qzeros": "weight_zero_point", "scales": "weight_scale"}
+OURS = {theirs: ours for ours, theirs in CALLED.items()}
+WHOLE = {"int4": 8, "uint4": 0}  # by dtype, what codes and zeros are to be moved by
+READ = ("fp8_e4m3", "fp4", "fp6_e2m3", "int8", *WHOLE)
+MIDDLE = 8
+
+
+def claim(module: Module, asked: Asked) -> Claim:
+    """w = (q - z) * s; a vector of scales: one an output, and words run along the inputs."""
+    again = Module(module.name, {OURS.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
+    moved = _moved(asked, again)
+    inner = awq.claim(again, Asked()) if len(module.siblings["weight_scale"].shape) == 2 else _along_inputs(again)
+
+    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+        found = inner.read({OURS.get(name, name): tensor for name, tensor in tensors.items()})
+        assert isinstance(found.zero, Tensor)
+        zero = found.zero ^ moved
+        return replace(found, codes=found.codes ^ moved, zero=float(MIDDLE) if bool((zero == MIDDLE).all()) else zero)
+
+    names = tuple(CALLED[name] for name in inner.names)
+    return Claim(f"Quark, {inner.format.removeprefix('AWQ, ')}", inner.shape, names, inner.unused, read)
+
+
+def _along_inputs(module: Module) -> Claim:
+    out, words = module.matrix("qweight", awq.WHOLE)
+    module.expect("scales", FLOATS, (out,))
+    module.expect("qzeros", awq.WHOLE, (-(-out // awq.EACH),))
+    inputs = words * awq.EACH
+
+    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+        codes, zero = awq.unpacked(tensors["qweight"]).T.contiguous(), awq.unpacked(tensors["qzeros"][None])[:out]
+        return Grouped(codes, tensors["scales"][:, None], inputs, zero=zero)
+
+    return module.claim("4 bits, a scale per output", (out, inputs), ("qweight", "qzeros", "scales"), read)
+
+
+def _moved(asked: Asked, module: Module) -> int:
+    found = {dtype for _, spec in weights(asked) if isinstance(dtype := spec.get("dtype"), str) and dtype in WHOLE}
+    if len(found) != 1:
+        told = " and ".join(sorted(found)) or "neither"
+        raise module.wrong("qweight", f"holds words of int4 or uint4, and the configuration has {told}: which it is decides what they mean; take another checkpoint")
+    return WHOLE[found.pop()]
+
+
+def weights(asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What the configuration says of weights, and where."""
+    places: list[tuple[str, object]] = [("global_quant_config", asked.keys.get("global_quant_config"))]
+    for key in ("layer_quant_config", "layer_type_quant_config"):
+        places += [(f"{key}.{name}", each) for name, each in asked.table(key).items()]
+    for where, each in places:
+        if isinstance(each, Mapping) and each.get("weight") is not None:
+            spec = each["weight"]
+            if not isinstance(spec, Mapping):
+                raise asked.refused(f"{where}.weight", spec, "weights that are rounded in two stages are not read; export them in one")
+            yield f"{where}.weight", spec
