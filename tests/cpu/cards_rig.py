@@ -113,8 +113,8 @@ class Watching(Led, WatchedTeamCudaRunner): ...
 class FirstStage(Led, StagedTeamRunner): ...
 
 
-def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1) -> list[Any]:
-    """Engines of the model that are opened from here on are rank 0 of two ranks, or the first of two stages. What is made: the card and rank 0's runner."""
+def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows: bool = False) -> list[Any]:
+    """Engines of the model that are opened from here on are rank 0 of two ranks, or the first of two stages. What is made: the card and rank 0's runner. by_rows: see `Split`."""
     pretend(monkeypatch)
     make_cache = caches.make_cache
     for module, name, stand_in in [
@@ -135,7 +135,7 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1) -> list[
     monkeypatch.setattr(gpu_follower, "CudaLinks", lambda ranks, model, tokens: TurnLinks(model, turns, sent))
 
     def part(rank: int) -> Any:
-        return part_of(path, rank, None if stages > 1 else ranks[rank])
+        return part_of(path, rank, None if stages > 1 else ranks[rank], by_rows=by_rows)
 
     def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, side: Any) -> Any:
         capture, rows = model.capture, 0 if windows is None else (windows.total + 1) * config.page_size

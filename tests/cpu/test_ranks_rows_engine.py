@@ -146,5 +146,5 @@ def test_models_that_are_not_shared_out_by_rows_are_told(case, why, tmp_path):
 
 def test_states_by_heads_are_not_opened_by_rows(path, tmp_path):
     shard(path, tmp_path / "state", device="cpu", parts=Parts(2))
-    with pytest.raises(ConfigError, match="latent_attention='rows'.: a sharded state has latent attention by heads"):
+    with pytest.raises(ConfigError, match=r"latent_attention='rows'\): a sharded state has latent attention by heads"):
         require_state(tmp_path / "state", Parts(2), rows=True)

@@ -11,13 +11,18 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
 
+from cards_rig import cards
+from checkpoints import write_tokenizer
 from family_cases import write_family
 from family_checks import close, prompt
 from interpreted import products_as_on_a_tensor_core
+from ranks_rig import drawn
 from rig import Rig
 from test_ranks_fused import steps_of_ranks
 from test_ranks_rows import walk
+from test_ranks_runner_states import OPTIONS, forks, texts
 
+from sgl.runtime import Engine
 from sgl.runtime.attention import triton_latent
 from sgl.runtime.kernels.attention_latent import LatentTile
 from sgl.runtime.loading.checkpoint import open_checkpoint
@@ -43,3 +48,21 @@ def test_ranks_attend_for_rows_as_one_attends_for_all(case: str, ranks: int, tmp
     for ours, asked in zip(found, expected, strict=True):
         close(ours.float(), asked, 5e-5, case)
     assert all(isinstance(layer, LatentLayer) for layer in model.course.layers)
+
+
+def test_both_cards_run_ahead_and_as_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that are cut, forks, and a sleep, with a pool that is too small for all of them."""
+    path = write_tokenizer(write_family("deepseek v3", tmp_path, max_position_embeddings=512, num_hidden_layers=2, first_k_dense_replace=2))
+    prompts, options = [*drawn(2, 21), *drawn(1, 3), *drawn(2, 21)], OPTIONS | {"step_tokens": 16}
+    with Engine(path, **options | {"kv_tokens": 2048}) as roomy:
+        expected = texts(roomy, prompts, 3) + forks(roomy)
+    made = cards(path, monkeypatch, by_rows=True)
+    with Engine(path, **options) as engine:
+        engine._core.after_step = engine._core.check
+        assert texts(engine, prompts, 3) + forks(engine) == expected
+        card, leader = made
+        assert all(isinstance(layer, LatentLayer) for layer in leader.model.course.layers)
+        assert card.follower.runner._graphs._runs == leader._graphs._runs and len(leader._graphs)
+        assert engine.sleep() > 0
+        engine.wake()
+        assert texts(engine, prompts[:3], 3) == expected[:3]

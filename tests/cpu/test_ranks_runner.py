@@ -74,12 +74,12 @@ class TurnLinks:
         return logits, self._next(self.sent[1]) if pools else None
 
 
-def part_of(path: Any, rank: int, ranks: Any, whole: Any = None) -> Any:
-    """A rank's part of the model: of each layer, or with `ranks` None some of the layers. whole: see `Split`."""
+def part_of(path: Any, rank: int, ranks: Any, whole: Any = None, by_rows: bool = False) -> Any:
+    """A rank's part of the model: of each layer, or with `ranks` None some of the layers. whole, by_rows: see `Split`."""
     if ranks is None:
         return load_stage(path, torch.float32, CPU, Place(rank, 2, Split(0, 1)))
-    model = load_share(path, torch.float32, CPU, Split(rank, 2, whole))
-    if whole is not None:
+    model = load_share(path, torch.float32, CPU, Split(rank, 2, whole, by_rows))
+    if whole is not None or by_rows:
         lay_plain(model)
     return joined(model, ranks)
 
