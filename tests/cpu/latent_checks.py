@@ -32,8 +32,8 @@ def layers(draw: st.DrawFn, sizes: tuple[tuple[int, int], ...]) -> list[LayerAtt
     return [*found, replace(own, query_heads=3)] if draw(st.booleans()) else found
 
 
-def check_rows(tokens: int, heads: int, dim: int, rank: int, turned: int, dtype: torch.dtype, kept: torch.dtype, device: str, turns: bool = True) -> None:
-    """What is written to the pool and to the queries, against the law's operations; the padding slot and other slots stay as they are."""
+def check_rows(tokens: int, heads: int, dim: int, rank: int, turned: int, dtype: torch.dtype, kept: torch.dtype, device: str, turns: bool = True, own: slice = slice(None)) -> None:
+    """What is written to the pool and to the queries, against the law's operations; the padding slot and other slots stay as they are. own: the tokens that have queries."""
     from sgl.runtime.kernels.latent_rows import latent_rows
 
     width, scale = rank + turned, 0.5 if kept == FP8 else 1.0
@@ -44,13 +44,14 @@ def check_rows(tokens: int, heads: int, dim: int, rank: int, turned: int, dtype:
     slots = slots + 1
     slots[0] = 0
     rotary = Rotary(Rope(1e4, turned, turned), dtype, torch.device(device), 50 + tokens)
-    latent_rows(query, latent, norm, 1e-5, rotary.table if turns else None, positions, slots, pool, q, scale)
+    query, q = query[own], q[own]
+    latent_rows(query, latent, norm, 1e-5, rotary.table if turns else None, positions, slots, pool, q, scale, own.start or 0)
     angles = rotary.gather(positions, 50 + tokens)
     normed = torch.nn.functional.rms_norm(latent[:, :rank].float(), (rank,), norm.float(), 1e-5)
-    own, of_queries = latent[:, None, rank:], query[:, heads * dim :].unflatten(1, (heads, turned))
-    row = torch.cat((normed, (rotate(own, angles) if turns else own)[:, 0].float()), 1) / scale
+    last, of_queries = latent[:, None, rank:], query[:, heads * dim :].unflatten(1, (heads, turned))
+    row = torch.cat((normed, (rotate(last, angles) if turns else last)[:, 0].float()), 1) / scale
     bound = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype] if kept != FP8 else 0.15
     torch.testing.assert_close(pool[slots[1:].long(), 0].float(), row[1:], atol=bound, rtol=bound)
-    torch.testing.assert_close(q[..., rank:].float(), (rotate(of_queries, angles) if turns else of_queries).float(), atol=bound, rtol=bound)
+    torch.testing.assert_close(q[..., rank:].float(), (rotate(of_queries, rotary.gather(positions[own], 50 + tokens)) if turns else of_queries).float(), atol=bound, rtol=bound)
     others = torch.ones(tokens + 9, dtype=torch.bool, device=device).index_fill_(0, slots[1:].long(), False)
     assert (pool[others].float() == 7).all() and (q[..., :rank] == 7).all()

@@ -105,3 +105,5 @@ def test_rows_and_what_turns(dtype: torch.dtype) -> None:
     """In float8 on a GPU only: the interpreter does not round to it."""
     check_rows(5, 3, 16, 32, 16, dtype, dtype, "cpu")
     check_rows(3, 20, 8, 24, 12, dtype, dtype, "cpu", turns=False)
+    for own in (slice(0, 0), slice(1, 3), slice(4, 7)):
+        check_rows(7, 20, 8, 24, 12, dtype, dtype, "cpu", own=own)

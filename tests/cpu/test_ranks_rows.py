@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from family_cases import write_family
 from family_checks import close, prompt
 from ranks_rig import steps_of_ranks
@@ -13,6 +16,8 @@ from rig import Rig, Row
 from sgl.runtime.layers.float8 import FP8
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import latent
+from sgl.runtime.step.batch import Batch, DeviceBatch
+from sgl.runtime.step.own_rows import RowShare, own_rows
 
 CASES = [
     ("deepseek v2", 2, {}),
@@ -50,3 +55,43 @@ def test_rows_in_eight_bits(tmp_path: Path) -> None:
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     for found, asked in zip(steps_of_ranks(path, 2, walk(tokens), by_rows=True, kept=FP8), expected, strict=True):
         assert (found - asked).norm() < 0.02 * asked.norm()
+
+
+def drawn_batch(rng: np.random.Generator, static: bool) -> Batch:
+    """Of random sequences; static: as in a graph, of one token each."""
+    lengths = [1] * int(rng.integers(1, 12)) if static else rng.integers(1, 9, rng.integers(1, 7)).tolist()
+    contexts = [count + int(rng.integers(0, 9)) for count in lengths]
+    slots = [rng.integers(1, 999, count) for count in contexts]
+    positions = np.concatenate([np.arange(context - count, context) for count, context in zip(lengths, contexts, strict=True)])
+    rows, total = torch.from_numpy(rng.permutation(len(lengths))), len(positions)
+    device = DeviceBatch(
+        rows, rows.repeat_interleave(torch.tensor(lengths)), torch.tensor([*accumulate(lengths, initial=0)]), torch.tensor(contexts), torch.empty(0), 1, torch.empty(0), static
+    )  # fmt: skip
+    new = np.concatenate([each[len(each) - count :] for each, count in zip(slots, lengths, strict=True)])
+    return Batch(torch.arange(total), torch.from_numpy(positions), torch.from_numpy(new), lengths, contexts, slots, torch.arange(total), device=device)
+
+
+def seen(batch: Batch) -> list[tuple]:
+    """Of each token what it is and what it sees, as the host has it and as the device has it."""
+    found, device = [], batch.device
+    for at, (length, context, slots) in enumerate(zip(batch.query_lens, batch.context_lens, batch.context_slots, strict=True)):
+        assert len(slots) == context == device.contexts[at] and device.starts[at + 1] - device.starts[at] == length
+        for token in range(int(device.starts[at]), int(device.starts[at + 1])):
+            position = int(batch.positions[token])
+            assert position == context - length + token - device.starts[at] and device.token_rows[token] == device.rows[at] and batch.slots[token] == slots[position]
+            found.append((int(batch.token_ids[token]), position, int(device.rows[at]), slots[: position + 1].tolist()))
+    assert len(found) == len(batch.token_ids) == len(batch.positions) == len(batch.slots)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_ranks_have_each_row_once_and_see_what_it_sees(seed: int) -> None:
+    rng, static = np.random.default_rng(seed), seed % 3 == 0
+    batch, ranks = drawn_batch(rng, static), int(rng.integers(2, 6))
+    parts = [own_rows(batch, RowShare(rank, ranks)) for rank in range(ranks)]
+    assert [row for part in parts for row in seen(part.batch or batch)[: None if part.batch else 0]] == seen(batch)
+    assert max(part.rows.stop - part.rows.start for part in parts) - min(part.rows.stop - part.rows.start for part in parts) <= 1
+    for part in parts:
+        if static and part.batch is not None:
+            whole, own = batch.device, part.batch.device
+            assert all(getattr(own, name).data_ptr() in range(each.data_ptr(), each.data_ptr() + each.nbytes) for name in ("rows", "token_rows", "starts", "contexts") for each in [getattr(whole, name)])

@@ -72,3 +72,5 @@ def test_a_captured_decode_follows_growing_contexts() -> None:
 def test_rows_and_what_turns(dtype: torch.dtype, kept: torch.dtype | None) -> None:
     check_rows(300, 16, 128, 512, 64, dtype, kept or dtype, "cuda")
     check_rows(3, 20, 8, 24, 12, dtype, kept or dtype, "cuda", turns=False)
+    for own in (slice(0, 0), slice(1, 3), slice(4, 7)):
+        check_rows(7, 20, 8, 24, 12, dtype, kept or dtype, "cuda", own=own)
