@@ -137,23 +137,28 @@ WHOLE = V3 | {"kv_lora_rank": 32, "q_lora_rank": 32, "v_head_dim": 16, "moe_inte
 @pytest.mark.parametrize("name", ["fp8 blocks", "awq"])
 def test_checkpoints_in_few_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits of the twin restored by hand; what makes keys and values of latents is restored in any case."""
-    method, writer = FORMATS[name]
-    for twin in ("few", "whole"):
-        reference("DeepseekV3ForCausalLM", **WHOLE).save_pretrained(tmp_path / twin)
-    edit_json(tmp_path / "few" / "config.json", quantization_config=method)
-    few, generator = load_file(tmp_path / "few" / "model.safetensors"), torch.Generator().manual_seed(1)
-    whole = dict(few)
-    for key in [key for key in few if key.endswith(("proj.weight", "mqa.weight")) and "experts" not in key]:
-        stored, means = writer(few.pop(key), generator)
-        few |= {key.removesuffix("weight") + suffix: tensor.contiguous() for suffix, tensor in stored.items()}
-        whole[key] = means.dense()
-    save_file(few, tmp_path / "few" / "model.safetensors")
-    save_file(whole, tmp_path / "whole" / "model.safetensors")
+    in_few_bits(name, tmp_path)
     kept = logits(tmp_path / "few")
     monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
     expected = logits(tmp_path / "whole")
     assert torch.equal(logits(tmp_path / "few"), expected)
     assert (kept - expected).norm() < 0.05 * expected.norm()
+
+
+def in_few_bits(name: str, place: Path) -> None:
+    """A checkpoint, and its twin restored by hand."""
+    method, writer = FORMATS[name]
+    for twin in ("few", "whole"):
+        reference("DeepseekV3ForCausalLM", **WHOLE).save_pretrained(place / twin)
+    edit_json(place / "few" / "config.json", quantization_config=method)
+    few, generator = load_file(place / "few" / "model.safetensors"), torch.Generator().manual_seed(1)
+    whole = dict(few)
+    for key in [key for key in few if key.endswith(("proj.weight", "mqa.weight")) and "experts" not in key]:
+        stored, means = writer(few.pop(key), generator)
+        few |= {key.removesuffix("weight") + suffix: tensor.contiguous() for suffix, tensor in stored.items()}
+        whole[key] = means.dense()
+    save_file(few, place / "few" / "model.safetensors")
+    save_file(whole, place / "whole" / "model.safetensors")
 
 
 def logits(path: Path) -> torch.Tensor:

@@ -12,10 +12,12 @@ from family_cases import write_family
 from family_checks import close, prompt
 from ranks_rig import steps_of_ranks
 from rig import Rig, Row
+from test_families_latent import in_few_bits
 
 from sgl.runtime.layers.float8 import FP8
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import latent
+from sgl.runtime.quantization import keeping
 from sgl.runtime.step.batch import Batch, DeviceBatch
 from sgl.runtime.step.own_rows import RowShare, own_rows
 
@@ -55,6 +57,22 @@ def test_rows_in_eight_bits(tmp_path: Path) -> None:
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     for found, asked in zip(steps_of_ranks(path, 2, walk(tokens), by_rows=True, kept=FP8), expected, strict=True):
         assert (found - asked).norm() < 0.02 * asked.norm()
+
+
+@pytest.mark.parametrize("name", ["fp8 blocks", "awq"])
+def test_checkpoints_in_few_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is whole on every rank is read as one process reads it, and multiplied no worse."""
+    in_few_bits(name, tmp_path)
+    alone = Rig(tmp_path / "few")
+    rounded = [alone.step(step, every_row=True) for step in walk(prompt(320))]
+    kept = steps_of_ranks(tmp_path / "few", 2, walk(prompt(320)), by_rows=True)
+    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+    restored, whole = steps_of_ranks(tmp_path / "few", 2, walk(prompt(320)), by_rows=True), Rig(tmp_path / "whole", attention="torch_native")
+    expected = [whole.step(step, every_row=True) for step in walk(prompt(320))]
+    for found, asked in zip(restored, expected, strict=True):
+        close(found, asked, 5e-5, name)
+    ours, theirs, exact = (torch.cat(each) for each in (kept, rounded, expected))
+    assert (ours - exact).norm() < 1.5 * (theirs - exact).norm() + 1e-4 * exact.norm()
 
 
 def drawn_batch(rng: np.random.Generator, static: bool) -> Batch:

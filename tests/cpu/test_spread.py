@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from family_cases import write_family
 from family_checks import reference
 
 from sgl.cli import main
@@ -79,6 +80,18 @@ def test_whole_experts_on_cards_are_told_and_not_taken_where_parts_of_them_do_as
     assert all(way.refused is None for way in found) and not best(spread(tmp_path, cards, 80)).experts
     held = [load_share(tmp_path, torch.bfloat16, torch.device("cpu"), Split(rank, cards, WholeExperts())).parameter_count for rank in range(cards)]
     assert found[-1].weights == pytest.approx(2 * max(held), rel=0.02)
+
+
+def test_latent_attention_by_rows_is_told_with_what_is_whole_on_each_card(tmp_path: Path) -> None:
+    path = write_family("deepseek v3", tmp_path)
+    found = spread(path, 2, 80)
+    by_rows = [way for way in found if way.rows]
+    assert [way.options for way in by_rows] == [{"tensor_parallel": 2, **more, "latent_attention": "rows"} for more in ({}, {"expert_parallel": True})] and not best(found).rows
+    held = load_share(path, torch.bfloat16, torch.device("cpu"), Split(0, 2, rows=True)).parameter_count
+    assert by_rows[0].refused is None and by_rows[0].weights == pytest.approx(2 * held, rel=0.02)
+    assert by_rows[0].weights > next(way for way in found if way.options == {"tensor_parallel": 2}).weights
+    three = next(way for way in spread(path, 3, 80) if way.rows and not way.experts)
+    assert "inner width" in three.refused, "of heads there are 4, which need not divide"
 
 
 def test_quantised_experts_are_not_spread_whole_over_cards(tmp_path: Path) -> None:
