@@ -2,12 +2,15 @@
 
     python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,both,replicas,faults] [--shape llama8b] [--layers N]
     python benchmarks/gpu_ranks.py --expert-parallel --shape qwen3-30b-a3b [--redundant-experts 8] [--what one,tensor]
+    python benchmarks/gpu_ranks.py --shape deepseek-v2-lite --cards 4 --what one,tensor,rows --deep 1 64 256
 
 sums      all-reduce of 8 KB to 64 MB, microseconds alone and in CUDA graphs (gpu_ranks_sums.py)
 one, tensor, pipeline, both, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at once ("both": stages of two
           ranks each). Of one and replicas also programs, 256 a card in 16 groups: 3,000 tokens that a group shares and 64 own ones, 32 written, with
           the share of prompt tokens that was cached
 experts   (--expert-parallel) as tensor, but that each rank holds whole experts; then experts move by what was chosen, and one sequence and the crowd again
+rows      as tensor, but that latent attention is shared out by rows (latent_attention="rows"); of a shape that has it
+--deep    of each kind also so many sequences at once behind 4,096 tokens each: 128 tokens of each, the time of the prompts left out
 faults    (with tensor) a rank is killed and stopped while 256 sequences are written; seconds until all are told, all ranks have ended, it runs again;
           and what is left in the cards' memory when it is closed
 
@@ -34,7 +37,7 @@ from typing import Any
 
 import torch
 from gpu_shapes import MIXTURES, SHAPES, shape_of, write_model
-from gpu_work import generate, opened, prompts, rested
+from gpu_work import PATIENCE, generate, opened, prompts, rested
 
 import sgl
 from sgl.runtime import SamplingParams
@@ -43,7 +46,8 @@ from sgl.runtime.errors import EngineDied
 RUNS = 3
 SILENCE = 5.0  # seconds: heartbeat of the engine whose ranks are killed and stopped
 GROUPS, SHARED, OWN, WRITTEN = 16, 3000, 64, 32  # of the programs
-KINDS = ("one", "tensor", "experts", "pipeline", "both", "replicas")
+DEEP, ONWARDS = 4096, 128  # tokens of each sequence, and those that it goes on by
+KINDS = ("one", "tensor", "rows", "experts", "pipeline", "both", "replicas")
 HERE = Path(__file__).parent
 
 
@@ -52,6 +56,7 @@ def spread_over(kind: str, cards: int, redundant: int) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {
         "one": {"process": True},
         "tensor": {"tensor_parallel": cards},
+        "rows": {"tensor_parallel": cards, "latent_attention": "rows"},
         "experts": {"tensor_parallel": cards, "expert_parallel": True, "redundant_experts": redundant},
         "pipeline": {"pipeline_parallel": cards},
         "both": {"pipeline_parallel": 2, "tensor_parallel": cards // 2},
@@ -68,6 +73,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--expert-parallel", action="store_true", help="measure whole experts on ranks beside the others, of a mixture")
     parser.add_argument("--redundant-experts", type=int, default=0, help="copies of experts in each layer then")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--deep", nargs="*", type=int, default=[], metavar="N", help="numbers of sequences that go on behind 4,096 tokens each")
     parser.add_argument("--turn", type=Path, help="a file that scripts beside each other lock in turn to measure")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of every engine")
@@ -94,6 +100,7 @@ class Measured:
     """One kind of engine."""
 
     def __init__(self, args: argparse.Namespace, model: Path, kind: str) -> None:
+        self.deep = args.deep
         self.kind, self.cards, self.runs, self.vocab = kind, args.cards, args.runs, shape_of(args.shape, args.layers).vocab
         chosen: dict[str, Any] = {"device": "cuda", "dummy": True, "context": 8192, "max_running": 256}
         for pair in args.option:
@@ -114,6 +121,8 @@ class Measured:
         rested(self.engine)
         self.rate("one sequence", 1, 128, 256)
         self.rate("crowd", 256, 512, 128)
+        for count in self.deep:
+            self.behind(count)
         if self.kind in ("one", "replicas"):
             self.shared()
         if self.kind == "experts":
@@ -125,6 +134,16 @@ class Measured:
         found = sorted(generate(self.engine, prompts(count, length, self.vocab, seed, shared), tokens).rate for seed in range(self.runs))
         self.figures[what] = found
         self.say(what, " ".join(f"{each:.0f}" for each in found) + " tokens/s")
+
+    def behind(self, count: int) -> None:
+        """The same sequences go on and on: graphs are captured in the first two turns."""
+        self.engine.flush_cache()
+        with opened(self.engine, prompts(count, DEEP, self.vocab, 7)) as sequences:
+            for tokens in (16, ONWARDS):
+                onwards(sequences, tokens)
+            found = sorted(count * ONWARDS / onwards(sequences, ONWARDS) for _ in range(self.runs))
+        self.figures[f"{count} behind {DEEP}"] = found
+        self.say(f"{count} behind {DEEP}", " ".join(f"{each:.0f}" for each in found) + f" tokens/s; {1000 * count / found[len(found) // 2]:.2f} ms a step")
 
     def settled(self, work: Callable[[int], float]) -> None:
         """Until it gets no faster: graphs are captured after some steps without them, kernels of rare sizes are compiled."""
@@ -183,6 +202,14 @@ class Measured:
         again = until(lambda: engine.info()["rank_pids"] != pids and engine._core.up)
         made = engine.generate("abc", max_tokens=4, temperature=0).token_ids
         self.say(number.name, f"runs again {again - began:.1f} s after, {len(made)} tokens")
+
+
+def onwards(sequences: list[Any], tokens: int) -> float:
+    """Seconds until each has so many more."""
+    began = time.perf_counter()
+    for future in [each.generate(SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)) for each in sequences]:
+        future.result(PATIENCE)
+    return time.perf_counter() - began
 
 
 def status(pid: int) -> str:

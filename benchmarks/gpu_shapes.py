@@ -144,6 +144,8 @@ MIXTURES = {  # of experts, `inner` wide where a layer is dense, or as wide as t
     "qwen3-30b-a3b": Shape("qwen3-30b-a3b", 2048, 48, 32, 4, 128, 6144, 151_936, positions=40_960, keys=QWEN3_MOE | _experts(128, 8, 768)),
     "gpt-oss-20b": Shape("gpt-oss-20b", 2880, 24, 64, 8, 64, 2880, 201_088, window=128, full=2, keys=_gpt_oss(24, 32, 4, 128)),
     "deepseek-v2-lite": Shape("deepseek-v2-lite", 2048, 27, 16, 16, 64, 10_944, 102_400, positions=163_840, keys=V2_LITE),
+    "tiny-deepseek": Shape("tiny-deepseek", 64, 2, 4, 4, 8, 128, 9000, positions=8192, context=4096, keys=V2_LITE | {
+        "head_dim": 8, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
     "hybrid-4b": Shape("hybrid-4b", 2560, 32, 16, 4, 256, 9216, 248_320, positions=262_144, keys=HYBRID),  # no mixture
     "tiny-hybrid": Shape("tiny-hybrid", 64, 4, 4, 2, 16, 128, 9000, positions=8192, context=4096, keys=HYBRID | {
         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16}),

@@ -18,7 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint, write_tokenizer
 from family_cases import write_family
-from ranks_rig import alive, walk
+from ranks_rig import alive, drawn, walk, written
 
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
@@ -32,6 +32,10 @@ RANKS = OPTIONS | {"tensor_parallel": 2}
 KINDS: list[dict[str, Any]] = [{}, {"graphs": False}, {"run_ahead": False}, {"attention": "triton", "page_size": 16}, {"deterministic": True}, {"step_tokens": 16, "max_running": 3}]
 STAGES: list[dict[str, Any]] = [{}, {"graphs": False, "step_tokens": 16}, {"run_ahead": False}]
 FAMILIES = ["qwen 3 moe", "deepseek v2 lite", "gpt-oss", "gemma2, low caps"]
+ROWS: list[tuple[str, int, dict[str, Any]]] = [
+    ("deepseek v2 lite", 2, {}), ("deepseek v3", 2, {"graphs": False, "step_tokens": 64}), ("glm 4.7 flash", 2, {"run_ahead": False, "page_size": 16, "expert_parallel": True}),
+    ("kimi linear", 2, {}), ("deepseek v2 lite", 4, {}), ("deepseek v3", 4, {"host_kv": "100MB", "kv_tokens": 2048}),
+]  # fmt: skip
 PROMPTS = ["The quick brown fox", "The quick", "1 + 1 =", '{"name": "Zoë"'] * 3
 
 
@@ -109,6 +113,28 @@ def test_families_over_two_cards(family, tmp_path):
     with Engine(path, **ON_CPU) as engine:
         expected = texts(engine)
     with Engine(path, **RANKS) as engine:
+        assert texts(engine) == expected
+
+
+@pytest.mark.parametrize("case, cards, options", ROWS, ids=str)
+def test_latent_attention_by_rows(case, cards, options, tmp_path):
+    """Each card attends for some of a step's rows, of long prompts too, that are cut between cards."""
+    if torch.cuda.device_count() < cards:
+        pytest.skip("needs more CUDA devices")
+    more = {"linear_num_heads": 4} if case == "kimi linear" else {}
+    path, room = write_tokenizer(write_family(case, tmp_path, max_position_embeddings=2048, **more)), {"kv_tokens": 16384}
+    prompts = [*drawn(3, 900), *drawn(2, 333), *drawn(1, 3)]
+    with Engine(path, **ON_CPU | room) as one:
+        expected, long, walks = texts(one), written(one, prompts, 16, 4), [walk(one, seed) for seed in range(2)]
+    with Engine(path, **RANKS | room | {"tensor_parallel": cards, "latent_attention": "rows"} | options) as engine:
+        info = engine.info()
+        assert info["latent_attention"] == "rows" and all(row["executor"] == "fused" for row in info["layers"])
+        assert texts(engine) == expected and written(engine, prompts, 16, 4) == long
+        for seed, asked in enumerate(walks):
+            for ours, theirs in zip(walk(engine, seed), asked, strict=True):
+                np.testing.assert_allclose(np.array(ours), np.array(theirs), atol=2e-3)
+        assert engine.sleep() > 0
+        engine.wake()
         assert texts(engine) == expected
 
 
