@@ -154,6 +154,8 @@ class EngineCore:
         """A method of `adapters.room.Adapters` by its name, on the caller's thread. Raises ConfigError where the engine takes none."""
         if isinstance(self.adapters, str):
             raise ConfigError(f"no adapters here: {self.adapters}")
+        if name == "unload" and self.up:
+            self.call(int)  # sequences that were closed before have left by then
         return getattr(self.adapters, name)(*args)
 
     def adapter_digest(self, name: str) -> str:

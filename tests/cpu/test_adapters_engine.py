@@ -160,6 +160,21 @@ def test_unknown_names_are_told_with_those_that_are_loaded(engine):
             engine.adapters.load(name, "/nowhere")
 
 
+def test_an_adapter_is_unloaded_as_soon_as_who_had_it_is_closed(engine, folders):
+    for turn in range(20):
+        sequence = engine.open(adapter="a1")
+        sequence.extend(PROMPT)
+        future = sequence.generate(SamplingParams(max_tokens=500 if turn % 2 else 3, temperature=0, ignore_eos=True))
+        if turn % 2:
+            sequence.abort()
+        else:
+            future.result()
+        sequence.close()
+        engine.adapters.unload("a1")
+        assert future.done()
+        engine.adapters.load("a1", folders["a1"])
+
+
 def test_an_adapter_in_use_is_not_unloaded(engine):
     sequence = engine.open(adapter="a0")
     assert engine.adapters.get("a0").uses == 1
