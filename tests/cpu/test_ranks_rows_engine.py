@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.state import Parts
 from sgl.runtime.parallel.share import require
+from sgl.runtime.parallel.split import refusal
 from sgl.runtime.parallel.stages import require_state
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
@@ -135,6 +137,11 @@ def test_bits_do_not_depend_on_the_batch(two):
 def test_what_cannot_be_is_told(tiny, options, why):
     with pytest.raises(ConfigError, match=why):
         Engine(tiny, **OPTIONS | options)
+
+
+def test_other_attention_beside_latents_is_told(path, tiny):
+    model, other = (open_checkpoint(each).model for each in (path, tiny))
+    assert "layer 3: its attention has no latents" in refusal(replace(model, layers=(*model.layers, other.layers[0])), 2, rows=True)
 
 
 @pytest.mark.parametrize("case, why", [("llama", "no layer has latent attention"), ("deepseek v3.2", "layer 0: an indexer chooses")])
