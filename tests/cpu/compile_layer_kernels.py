@@ -92,7 +92,7 @@ FORMS: dict[Any, list[Form]] = {}  # by kernel
 def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stages: int = 3, **constants: Any) -> None:
     """A form to be compiled. Its arguments have the types of `types`, or those that their names have in all kernels."""
     names = [parameter.name for parameter in kernel.params]
-    constants = {one.name: one.default for one in kernel.params if one.is_constexpr and one.has_default} | constants
+    constants = {one.name: one.default for one in kernel.params if one.has_default and one.name not in (types or {})} | constants
     kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(INDICES, "*i32") | dict.fromkeys(FLOATS, "*fp32")
     kinds |= dict.fromkeys(constants, "constexpr") | (types or {})
     signature = {name: kinds.get(name, "*bf16") for name in names}
