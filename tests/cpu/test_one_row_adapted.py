@@ -134,7 +134,7 @@ def check_heads(made: Made, launch: Launch | None, biased: bool) -> None:
 @pytest.mark.parametrize("dtype, ranks, launch", [(torch.float32, NARROW, None), (torch.float32, NARROW, Launch(8, 16, 1)), (torch.bfloat16, RANKS, None)], ids=str)
 def test_products_are_those_of_weights_with_the_pairs_in_them(dtype: torch.dtype, ranks: tuple[int, ...], launch: Launch | None):
     made = Made(dtype, ranks)
-    for owner in (None, 0, 1, 2, 3) if ranks == NARROW else (1, 2):
+    for owner in (None, 0, 1, 2, 3) if launch is None and ranks == NARROW else (2,):
         made.begin(owner)
         check(made, launch, launch is None)
         check_heads(made, launch, launch is None)
