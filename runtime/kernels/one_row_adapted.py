@@ -85,15 +85,16 @@ def shrink(
 ):  # fmt: skip
     """h [pieces, WIDTH] = scale * A norm(x), as far as the pair's rank goes; what lies behind is not written. Grid: pieces, WIDTH."""
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
+    if DEPENDENT:
+        gdc_launch_dependents()
     piece, r = tl.program_id(0), tl.program_id(1)
     at = pair_at + 4 * piece
-    rank = tl.load(at + 2).to(tl.int32)
+    rank, scale = tl.load(at + 2).to(tl.int32), tl.load(at + 3).to(tl.int32).to(tl.float32, bitcast=True)
     row = pairs + tl.multiple_of(tl.load(at) + r.to(tl.int64) * SIZE, GRAIN)
     blocks = ()  # type: tuple
     for step in tl.static_range(min(STEPS, AHEAD)):
         blocks = blocks + (_of_a(row, step, r, rank, SIZE, BLOCK),)
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
     if r < rank:
         sums, squares = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
@@ -107,7 +108,7 @@ def shrink(
                 sums += blocks[step].to(tl.float32) * values
             else:
                 sums += _of_a(row, step, r, rank, SIZE, BLOCK).to(tl.float32) * values
-        once = tl.sum(sums, 0) * tl.load(at + 3).to(tl.int32).to(tl.float32, bitcast=True)
+        once = tl.sum(sums, 0) * scale
         if NORMED:
             once *= tl.rsqrt(tl.sum(squares, 0) / SIZE + eps)
         tl.store(h + piece * WIDTH + r, once)
