@@ -52,7 +52,7 @@ class FusedLaw(Law):
         )
         self._folds = not by_row and adapted.can_fold(memory)  # how it rounds depends on how many blocks there are
         self._borders = [one_row_adapted.borders_of(list(site.runs), site.outputs) for site in sites]
-        self._adds_to_row = not by_row and one_row_adapted.can_add(self.pairs.most_rank)
+        self.one_row = not by_row and one_row_adapted.can_add(self.pairs.most_rank)
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
         self._of_row: Tensor | None = None  # of a step of one row
         self._tell, slots.placed = slots.placed, self._placed  # type: ignore[method-assign]
@@ -62,11 +62,11 @@ class FusedLaw(Law):
         if rows.device is None:
             rows.device = self.blocks_of(rows)
         self._places.clear()
-        alone = self._adds_to_row and len(rows.tokens) == 1
+        alone = self.one_row and len(rows.tokens) == 1
         self._of_row = one_row_adapted.placed(self.pairs, rows.device[1], self._shapes) if alone else None
 
     def takes_row(self, site: Site) -> bool:
-        return self._adds_to_row and self._borders[site.number] is not None
+        return self.one_row and self._borders[site.number] is not None
 
     def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: Site) -> RowPair:
         borders = self._borders[site.number]

@@ -13,8 +13,11 @@ from family_cases import write_family
 from layer_checks import lay_plain
 from plain_adapters import write_adapter
 from test_adapters_extras_gpu import opened
+from test_adapters_triton import Asked
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.executor import rehearsal
+from sgl.runtime.kernels import ahead
 from sgl.runtime.loop import assemble
 from sgl.runtime.models.lone_layers import FoldedLayer, LoneLayer
 
@@ -91,6 +94,7 @@ def test_texts_are_those_of_the_cpu(case: str, tmp_path: Path, request: pytest.F
     with opened(base, **options) as engine:
         found = told(engine)
         shadow = engine._core.adapters.shadow
+        assert engine.info()["adapters"]["one_row"]
         plain, special = (shadow._model(more, False).course.alone for more in (False, True))
         assert all(isinstance(layer, CASES[case][1]) for layer in plain) and not any(isinstance(layer, FoldedLayer | LoneLayer) for layer in special)
     for ours, theirs in zip(found, expected, strict=True):
@@ -105,3 +109,24 @@ def test_without_it_products_are_added_to(tmp_path: Path, counted: Counter[str],
     with opened(base, adapters={"0": folders["0"]}, adapter_slots={8: 2}) as engine:
         told(engine, ["0"])
     assert not counted["pair_of_row"] and counted["product"]
+
+
+def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode steps, and prompts of a token."""
+    base, _ = made("qwen3", tmp_path)
+    monkeypatch.setattr(rehearsal, "Jobs", lambda device, threads: Asked())
+    with opened(base, adapter_slots={8: 2}) as engine:
+        runner: Any = engine._core.runner
+
+        def asked(adapters: int) -> set[Any]:
+            found = Asked()
+            with ahead.compiling(found), rehearsal._slots_by_number(runner):
+                for work in (rehearsal.nobody(1, 9, 10, adapters), rehearsal.nobody(1, 0, 1, adapters)):
+                    runner.forward(work)
+            return found.kinds
+
+        before = engine._core.call(lambda: rehearsal.compile_all(runner, lambda: None)).kinds
+        plain, adapted = (engine._core.call(lambda count=count: asked(count)) for count in (0, 1))
+        ours = {kind for kind in adapted - plain if "one_row" in kind[0]}
+        assert {kind[1] for kind in ours} == {"place", "shrink", "linear", "gate_up", "normed_heads"} and adapted <= before
+        assert not any("pairs" in dict(kind[2:]) for kind in plain)
