@@ -33,7 +33,6 @@ from gpu_work import prompts
 from safetensors.torch import save_file
 
 import sgl
-from sgl.runtime.kernels import one_row_adapted
 from sgl.runtime.sampling.params import SamplingParams
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -134,6 +133,8 @@ def batches(engine: sgl.Engine, args: argparse.Namespace, names: list[str], voca
 
 def alone(args: argparse.Namespace, model: Path, shape: Shape, folder: Path, weights: Path) -> list[dict[str, Any]]:
     """Both ways in engines of one process, one after the other."""
+    from sgl.runtime.kernels import one_row_adapted  # needs Triton
+
     found: list[dict[str, Any]] = []
     rows = prompts(1, 32, shape.vocab, 1)
     for on in (True, False):
@@ -145,7 +146,7 @@ def alone(args: argparse.Namespace, model: Path, shape: Shape, folder: Path, wei
                 for owner, each in rates.items():
                     each.append(rate(engine, rows, [owner], args.tokens if run > 1 else 24))
             base, value = (statistics.median(each[2:]) for each in rates.values())
-            way = "kernels for one row" if engine.info()["adapters"]["one_row"] else "two kernels for each product"
+            way = "kernels for one row" if engine.info()["adapters"]["one_row"] else "without them"
             found += [{"case": "alone", "what": f"{way}: {what}", "tok/s": each, "of base": each / base} for what, each in (("base", base), ("an adapter", value))]
     one_row_adapted.ON = True
     return found

@@ -73,7 +73,7 @@ from sgl.runtime.kernels.few_rows_assembly import texts_of as texts_of_few_rows
 from sgl.runtime.kernels.few_rows_parts import PartsTile
 from sgl.runtime.kernels.few_rows_tensor import KINDS, FewRowsTile
 from sgl.runtime.kernels.many_rows_tensor import ManyRowsTile
-from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch, best_launch
+from sgl.runtime.kernels.one_row_launch import TensorLaunch, best_launch
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 from sgl.runtime.step import adapter_blocks
 
@@ -439,28 +439,27 @@ def adapters() -> None:
 
 
 def one_row_with_adapters() -> None:
-    """Llama-3.1-8B's products in bfloat16 as they are cut, and others."""
-    pair = {"h": "*fp32", "pairs": "*bf16", "pair_at": "*i64"}
-    for rank in (16, 64):
-        for size, warps, normed in ((4096, 4, True), (14336, 8, False), (72, 4, True)):
-            sizes = {"SIZE": size, "BLOCK": min(one_row_adapted.BLOCK, triton.next_power_of_2(size)), "AHEAD": one_row_adapted.AHEAD, "WIDTH": rank, "GRAIN": 1 if size % 16 else 16}
-            check(one_row_adapted.shrink, warps, pair | {"norm": "*bf16"}, NORMED=normed, DEPENDENT=True, **sizes)
-        for outputs, size in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):
-            one_row_products(best_launch(outputs, size), size, outputs, pair, rank)
-    check(one_row_adapted.place, 1, {"places": "*i64", "starts": "*i64", "ranks": "*i32", "scales": "*fp32", "shapes": "*i32", "sites": "i32", "most_pieces": "i32"}, WORDS=one_row_adapted.WORDS)
+    """Llama-3.1-8B's products in bfloat16 as they are cut, of one rank and of two."""
+    pair = {"h": "*fp32", "pairs": "*bf16", "pair_at": "*i64", "norm": "*bf16", "scale": "*bf16"}
+    for size, warps, normed in ((4096, 4, True), (14336, 8, False), (72, 4, True)):
+        sizes = {"SIZE": size, "BLOCK": min(one_row_adapted.BLOCK, triton.next_power_of_2(size)), "GRAIN": 1 if size % 16 else 16, "NORMED": normed}
+        check(one_row_adapted.shrink, warps, pair, AHEAD=one_row_adapted.AHEAD, WIDTH=16, DEPENDENT=True, **sizes)
+    numbers = {"places": "*i64", "starts": "*i64", "ranks": "*i32", "scales": "*fp32", "shapes": "*i32"} | dict.fromkeys(("sites", "most_pieces"), "i32")
+    check(one_row_adapted.place, 1, numbers, WORDS=one_row_adapted.WORDS)
 
+    def product(kernel: Any, outputs: int, size: int, rank: int, borders: tuple[int, int], more: dict[str, str], **flags: Any) -> None:
+        launch = best_launch(outputs, size)
+        cut = {"SIZE": size, "ROWS": launch.rows, "BLOCK": launch.block, "VECTOR": 8, "SCALED": False, "DEPENDENT": True}
+        check(kernel, launch.warps, pair | more, WIDTH=rank, SECOND=borders[0], THIRD=borders[1], BIASED=rank == 64, **cut, **flags)
 
-def one_row_products(launch: Launch, size: int, outputs: int, pair: dict[str, str], rank: int) -> None:
-    """Of a weight that is cut so, whatever product has it."""
-    cut = {"SIZE": size, "ROWS": launch.rows, "BLOCK": launch.block, "VECTOR": 8, "SCALED": False, "DEPENDENT": True, "WIDTH": rank, "SECOND": outputs // 2, "THIRD": outputs}
-    types, flags = pair | {"norm": "*bf16", "scale": "*bf16"}, {"NORMED": size == 4096, "BIASED": rank == 64}
-    check(one_row_kernels.linear, launch.warps, types, ADDED=True, **cut, **flags)
-    check(one_row_kernels.gate_up, launch.warps, types, NAME="silu", **cut, **flags)
-    heads_of = {"QUERIES": 32, "KEYS": 8, "HALF": 64}
-    check(one_row_kernels.heads, launch.warps, types, **heads_of, **cut, **flags)
-    check(one_row_heads.normed_heads, launch.warps, types | {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}, HALF_BLOCK=64, **heads_of, **cut, **flags)
-    ranks = types | {"places": "*i64", "counted": "*i32", "rows": "i32", "words": "i32"}
-    check(one_row_ranks.linear_to_all, launch.warps, ranks, RANK=1, RANKS=2, BIASED=False, **cut)
+    heads_of, own = {"QUERIES": 32, "KEYS": 8, "HALF": 64, "NORMED": True}, {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}
+    for rank, size in ((16, 4096), (64, 14336)):
+        product(one_row_kernels.linear, 4096, size, rank, (4096, 4096), {}, NORMED=False, ADDED=True)
+        product(one_row_kernels.gate_up, 28672, 4096, rank, (14336, 28672), {}, NORMED=True, NAME="silu")
+        product(one_row_kernels.heads, 6144, 4096, rank, (4096, 5120), {}, **heads_of)
+        product(one_row_heads.normed_heads, 6144, 4096, rank, (4096, 5120), own, HALF_BLOCK=64, **heads_of)
+        sent = {"places": "*i64", "counted": "*i32", "rows": "i32", "words": "i32"}
+        product(one_row_ranks.linear_to_all, 4096, size // 2, rank, (4096, 4096), sent, RANK=1, RANKS=2)
 
 
 def all_forms() -> None:
