@@ -464,7 +464,6 @@ def one_row_with_adapters() -> None:
 
 def all_forms() -> None:
     adapters()
-    one_row_with_adapters()
     latents()
     choices()
     recurrences()
@@ -490,6 +489,7 @@ def all_forms() -> None:
         check(embed._embed, SCALED=on, WINDOWED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})
         check(logits._adjust, CAPPED=on, BLOCK=1024, types={"scale": "fp32"})
     check(embed._pages, 1, PAGE=16)
+    one_row_with_adapters()
 
 
 def main(most: int | None) -> None:
