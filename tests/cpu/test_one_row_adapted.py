@@ -20,7 +20,7 @@ from test_adapters_triton import site
 from sgl.runtime.adapters.adapter import Packing
 from sgl.runtime.adapters.fused import FusedLaw
 from sgl.runtime.adapters.laws import law_for
-from sgl.runtime.adapters.product import rows_of
+from sgl.runtime.adapters.product import Adapted, Law, rows_of
 from sgl.runtime.adapters.sites import Site
 from sgl.runtime.adapters.slots import Slots
 from sgl.runtime.kernels import one_row, one_row_adapted
@@ -30,6 +30,11 @@ from sgl.runtime.kernels.one_row_heads import qkv_norm_rotate_store
 from sgl.runtime.kernels.one_row_launch import Launch
 from sgl.runtime.layers import float8
 from sgl.runtime.layers.activation import ACTIVATIONS
+from sgl.runtime.layers.linear import Linear
+from sgl.runtime.models.lone_layers import lone, times
+from sgl.runtime.quantization import FewBitsLinear, Fp8Linear
+from sgl.runtime.quantization.few_bits import FixedFewBitsLinear
+from sgl.runtime.quantization.grouped import Grouped
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EPS, HIDDEN, INNER, DIM, QUERIES, KEYS = 1e-5, 48, 20, 8, 4, 2
@@ -148,6 +153,22 @@ def test_weights_with_scales(form: str):
     kept, scale = float8.quantize_weight(weight) if form == "fp8" else ((weight.float() / scale[:, None]).round().to(torch.int8), scale)
     restored = kept.float() * scale[:, None]
     close(one_row.linear(y, kept, None, weight_scale=scale, pair=made.pair(y, None, DOWN)), y.float() @ made.with_pairs(restored, DOWN).T, made.dtype)
+
+
+def test_which_products_add_what_adapters_do():
+    """And that they give what they gave, with the pair's part more, rounded once."""
+    made = Made(torch.bfloat16).begin(2)
+    y, weight, bias = made.draw(1, 37), made.draw(HIDDEN, 37), made.draw(HIDDEN)
+    codes, scale = torch.randint(0, 256, (HIDDEN, 37), dtype=torch.uint8, device=HERE), torch.rand(HIDDEN, 1, device=HERE) / 64
+    bytes_of, four = Grouped(codes, scale, 37, levels=256, zero=128.0), Grouped(codes % 16, scale.bfloat16(), 37, zero=8.0)
+    plain, fp8, whole = Linear(weight, bias), Fp8Linear.of(Linear(weight, bias)), FewBitsLinear(bytes_of, bias, torch.bfloat16)
+    for base, numbers in ((plain, weight), (fp8, fp8.weight.float() * fp8.scale[:, None]), (whole, bytes_of.dense())):
+        product = Adapted(base, SITES[DOWN], made.law)
+        assert lone(product)
+        close(times(product, y), y.float() @ made.with_pairs(numbers, DOWN).T + bias.float(), made.dtype)
+    assert lone(FewBitsLinear(four, bias, torch.bfloat16)) and not lone(Adapted(FewBitsLinear(four, bias, torch.bfloat16), SITES[DOWN], made.law))
+    assert not lone(Adapted(FixedFewBitsLinear(bytes_of, bias, torch.bfloat16), SITES[DOWN], made.law))
+    assert not lone(Adapted(plain, SITES[DOWN], made.law, special=True)) and not lone(Adapted(plain, SITES[DOWN], Law(made.law._slots)))
 
 
 def test_the_bits_of_a_row_do_not_depend_on_what_lies_in_other_slots():
