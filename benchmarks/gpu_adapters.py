@@ -1,10 +1,11 @@
 """Adapters (LoRA) on one GPU, with a model of Llama-3.1-8B's shape and dummy weights:
 
-    python benchmarks/gpu_adapters.py [--shape llama8b] [--cases batch,cold,zipf] [--out FILE]
+    python benchmarks/gpu_adapters.py [--shape llama8b] [--cases batch,cold,zipf,alone] [--out FILE]
     benchmarks/gpu_bench.sh adapters ...     where sgl cannot be installed
 
 batch  --rows rows at once over 1, 8 and 64 adapters of rank 16 on all projections, beside the same rows without any: output tokens a second
        (medians of --runs), and one row with an adapter beside one without
+alone  one row with an adapter by the kernels for one row, and by two kernels for each product (SGL_LONE_ADAPTERS=0), each beside the base in its engine
 cold   the first token of an adapter that lies in main memory, beside one that lies in a slot
 zipf   --adapters are registered (--zipf-modules, --zipf-rank) and --requests follow a law of Zipf over them: failures, hit rate of the slots, waits
 
@@ -130,6 +131,27 @@ def batches(engine: sgl.Engine, args: argparse.Namespace, names: list[str], voca
     return found
 
 
+def alone(args: argparse.Namespace, model: Path, shape: Shape, folder: Path, weights: Path) -> list[dict[str, Any]]:
+    """Both ways in engines of one process, one after the other."""
+    from sgl.runtime.kernels import one_row_adapted  # needs Triton
+
+    found: list[dict[str, Any]] = []
+    rows = prompts(1, 32, shape.vocab, 1)
+    for on in (True, False):
+        one_row_adapted.ON = on
+        with opened(model, args, shape, {args.rank: 2}) as engine:
+            (name,) = load(engine, folder, weights, args.rank, 1, f"alone{int(on)}")
+            rates: dict[str | None, list[float]] = {None: [], name: []}
+            for run in range(args.runs + 2):  # kernels and graphs
+                for owner, each in rates.items():
+                    each.append(rate(engine, rows, [owner], args.tokens if run > 1 else 24))
+            base, value = (statistics.median(each[2:]) for each in rates.values())
+            way = "kernels for one row" if engine.info()["adapters"]["one_row"] else "without them"
+            found += [{"case": "alone", "what": f"{way}: {what}", "tok/s": each, "of base": each / base} for what, each in (("base", base), ("an adapter", value))]
+    one_row_adapted.ON = True
+    return found
+
+
 def first_token(engine: sgl.Engine, name: str, row: np.ndarray) -> float:
     """Milliseconds."""
     engine.flush_cache()
@@ -211,6 +233,8 @@ def main() -> None:
         folder = Path(made)
         model = write_model(folder / shape.name, shape)
         cases = [case for case in args.cases.split(",") if case]
+        if "alone" in cases:
+            found += alone(args, model, shape, folder, write_weights(folder / "alone.safetensors", shape, args.rank, MODULES))
         if {"batch", "cold"} & set(cases):
             weights = write_weights(folder / "all.safetensors", shape, args.rank, MODULES)
             with opened(model, args, shape, {args.rank: args.slots}) as engine:

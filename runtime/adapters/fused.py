@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels import adapted
+from ..kernels import adapted, one_row_adapted
 from ..kernels.adapters import LONG, OUTPUTS, Pairs, expanded, product_of, shrunk, tiles_of
 from ..layers.linear import Linear
 from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, Blocks, grouped, laid_out
@@ -15,6 +17,10 @@ from ..step.staging import upload, upload_into
 from .product import Law
 from .sites import Run, Site
 from .slots import Slot, Slots
+
+if TYPE_CHECKING:
+    from ..kernels.join import NormWeights
+    from ..kernels.one_row_adapted import RowPair
 
 
 class FusedLaw(Law):
@@ -45,14 +51,28 @@ class FusedLaw(Law):
             max((slot.rank for slot in slots.slots), default=0),
         )
         self._folds = not by_row and adapted.can_fold(memory)  # how it rounds depends on how many blocks there are
+        self._borders = [one_row_adapted.borders_of(list(site.runs), site.outputs) for site in sites]
+        self.one_row = not by_row and one_row_adapted.can_add(self.pairs.most_rank)
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
+        self._of_row: Tensor | None = None  # of a step of one row
         self._tell, slots.placed = slots.placed, self._placed  # type: ignore[method-assign]
 
     def begin(self, rows: AdapterRows) -> None:
         super().begin(rows)
         if rows.device is None:
             rows.device = self.blocks_of(rows)
-        self._places = {count: adapted.found(self.pairs, blocks, self._shapes) for count, blocks in rows.device.items() if self._may_fold(count, blocks)}
+        self._places.clear()
+        alone = self.one_row and len(rows.tokens) == 1
+        self._of_row = one_row_adapted.placed(self.pairs, rows.device[1], self._shapes) if alone else None
+
+    def takes_row(self, site: Site) -> bool:
+        return self.one_row and self._borders[site.number] is not None
+
+    def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: Site) -> RowPair:
+        borders = self._borders[site.number]
+        assert borders is not None and self._of_row is not None
+        weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        return one_row_adapted.shrunk(x, weight, eps, self._products[site.number], borders, self.pairs, self._of_row)
 
     def blocks_of(self, rows: AdapterRows) -> dict[int, Blocks]:
         """Of all rows of a step and of those whose logits are wanted, by how many they are."""
@@ -64,7 +84,9 @@ class FusedLaw(Law):
 
     def product(self, base: Linear, x: Tensor, site: Site) -> Tensor:
         product, rows = self._products[site.number], self.rows.device[len(x)]
-        if len(x) in self._places and type(base) is Linear and adapted.fits(product) and not self._changes(site.number):
+        if self._may_fold(len(x), rows) and type(base) is Linear and adapted.fits(product) and not self._changes(site.number):
+            if len(x) not in self._places:
+                self._places[len(x)] = adapted.found(self.pairs, rows, self._shapes)
             return adapted.multiplied(x, base.weight, base.bias, product, self.pairs, rows, self._places[len(x)])
         return super().product(base, x, site)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from ..layers.linear import Linear
+from ..models.paired import Paired
 from ..step.adapter_rows import NONE, AdapterRows
 from .adapter import ABSENT, Adapter
 from .extras import Extras
 from .sites import Site
+
+if TYPE_CHECKING:
+    from ..kernels.join import NormWeights
+    from ..kernels.one_row_adapted import RowPair
 
 
 class Resident(Protocol):
@@ -28,13 +33,14 @@ class Law:
 
     name: of who computes it.  why: nothing faster does.
     fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.  capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
+    one_row: kernels of a single row add what its adapter does, see `takes_row`.
     special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
     """
 
     name = "torch"
     why: str | None = None
     fast = ""
-    in_step = capturable = False
+    in_step = capturable = one_row = False
     rows: AdapterRows
 
     def __init__(self, resident: Resident, by_row: bool = False) -> None:
@@ -103,6 +109,14 @@ class Law:
                     y.index_add_(0, part, delta(adapter, site, x.index_select(0, part)))
         return y
 
+    def takes_row(self, site: Site) -> bool:
+        """Whether kernels of one row add what its adapter does to this product, see `pair_of_row`."""
+        return False
+
+    def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: Site) -> RowPair:
+        """What they are told of the adapter of the row norm(x) [1, inputs]."""
+        raise NotImplementedError
+
 
 def delta(adapter: Adapter, site: Site, x: Tensor) -> Tensor:
     """scale * B (A x): x [T, inputs] -> [T, outputs]. A x is rounded to x's dtype, as PEFT rounds it."""
@@ -114,14 +128,21 @@ def delta(adapter: Adapter, site: Site, x: Tensor) -> Tensor:
     return found
 
 
-class Adapted(Linear):
-    """A product of the base with what adapters add to it. base: computes the product itself, as without adapters."""
+class Adapted(Paired):
+    """A product of the base with what adapters add to it. special: of steps with adapters that have more than pairs."""
 
-    __slots__ = ("base", "law", "site")
+    __slots__ = ("law", "site", "special")
 
-    def __init__(self, base: Linear, site: Site, law: Law) -> None:
-        super().__init__(base.weight, base.bias)
-        self.base, self.site, self.law = base, site, law
+    def __init__(self, base: Linear, site: Site, law: Law, special: bool = False) -> None:
+        super().__init__(base)
+        self.site, self.law, self.special = site, law, special
+
+    @property
+    def adds_in_kernel(self) -> bool:
+        return not self.special and self.law.takes_row(self.site)
+
+    def pair(self, x: Tensor, norm: NormWeights | None) -> RowPair:
+        return self.law.pair_of_row(x, norm, self.site)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.law.product(self.base, x, self.site)

@@ -66,7 +66,7 @@ class Shadow:
         model.layers = [_beside(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
-            setattr(holder, site.name, around(getattr(holder, site.name), partial(Adapted, site=site, law=self.law)))
+            setattr(holder, site.name, around(getattr(holder, site.name), partial(Adapted, site=site, law=self.law, special=special)))
         if special:
             model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
             model.head.product = around(base.head.product, partial(AdaptedHead, law=self.law))

@@ -4,6 +4,7 @@ Each function is one kernel with what stands around the product folded in: the n
 store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
 
 A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`takes`) is a `Packed`.
+What an adapter adds to the product of another weight is its `pair`, see `one_row_adapted`.
 
 Kernels may start under the tail of the one before (`one_row_launch.OVERLAP`), whoever launched that one; they
 read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
@@ -20,6 +21,7 @@ from torch import Tensor
 from . import one_row_bits_kernels, one_row_kernels, one_row_tensor_kernels
 from .few_bits_packed import ABOVE, BYTES, NIBBLES, Packed
 from .matmul import processors
+from .one_row_adapted import RowPair, told
 from .one_row_launch import (
     Launch,
     TensorLaunch,
@@ -59,31 +61,33 @@ def by_tensor_cores(weight: Packed) -> bool:
 
 def norm_linear(
     x: Tensor, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None,
+    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, pair: RowPair | None = None,
 ) -> Tensor:  # fmt: skip
     """norm(x [1, in]) @ weight[out, in].T + bias [out] -> [1, out], of the dtype of x."""
     out = x.new_empty(1, _outputs(weight))
-    return _linear(x, norm_weight, eps, weight, weight_scale, bias, None, out, launch)
+    return _linear(x, norm_weight, eps, weight, weight_scale, bias, None, out, launch, pair)
 
 
 def linear_add(
     y: Tensor, weight: Weight, x: Tensor, bias: Tensor | None = None,
-    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None,
+    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, pair: RowPair | None = None,
 ) -> Tensor:  # fmt: skip
     """x [1, out] += y [1, in] @ weight[out, in].T + bias, in place. Returns x."""
-    return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch)
+    return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch, pair)
 
 
 def linear(
-    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None
-) -> Tensor:
+    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None,
+    pair: RowPair | None = None,
+) -> Tensor:  # fmt: skip
     """y [1, in] @ weight[out, in].T + bias [out] -> [1, out], of the dtype of y."""
-    return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, _outputs(weight)), launch)
+    return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, _outputs(weight)), launch, pair)
 
 
 def gate_up(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, bias: Tensor | None = None,
     launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
+    pair: RowPair | None = None,
 ) -> Tensor:  # fmt: skip
     """activation(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner].
 
@@ -94,7 +98,7 @@ def gate_up(
     plan = planned(weight, weight_scale, launch or best_for(weight), outputs // 2)
     plan.kernels.gate_up[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, out, eps=eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2),
+        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2), **told(pair),
     )  # fmt: skip
     return out
 
@@ -116,6 +120,7 @@ def qkv_rotate_store(
     v_scale: float = 1.0,
     launch: Launch | TensorLaunch | None = None,
     weight_scale: Tensor | None = None,
+    pair: RowPair | None = None,
 ) -> Tensor:
     """Queries of norm(x [1, hidden]), rotated: [1, query_heads, head_dim]; keys and values go to their slot.
 
@@ -130,20 +135,20 @@ def qkv_rotate_store(
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias,
         angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
-        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut,
+        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **told(pair),
     )  # fmt: skip
     return q
 
 
 def _linear(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, weight_scale: Tensor | None,
-    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | TensorLaunch | None,
+    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | TensorLaunch | None, pair: RowPair | None,
 ) -> Tensor:  # fmt: skip
     plan = planned(weight, weight_scale, launch or best_for(weight), 0)
     plan.kernels.linear[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts,
         x if bias is None else bias, x if residual is None else residual, out, eps=eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **plan.told(_outputs(weight)),
+        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **plan.told(_outputs(weight)), **told(pair),
     )  # fmt: skip
     return out
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from .ahead import entry
 from .heads import HeadWeights
 from .one_row import best_for, planned
-from .one_row_kernels import begin, products, rotated_and_stored, turn_and_place, values_at
+from .one_row_adapted import RowPair, told
+from .one_row_kernels import begin_adapted, products, rotated_and_stored, turn_and_place, values_at
 from .one_row_launch import Launch
 
 
@@ -24,17 +25,21 @@ def normed_heads(
     x, norm, weight, scale, bias, head_norm, raw, counters, angles, positions, slots, q, k_pool, v_pool, eps, head_eps, k_scale, v_scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
+    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
 ):  # fmt: skip
     """See `one_row_kernels.heads`. head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also behind it."""
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
+    OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF
     head, first, lane = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS * PAIRS, tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
     dim, whole = first + tl.arange(0, PAIRS), tl.arange(0, HALF_BLOCK)
     cos, sin, slot = turn_and_place(whole, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
     y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    if WIDTH > 0:
+        y += tl.sum(of_rank.to(tl.float32) * once, 1)
     low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
     if head >= QUERIES + KEYS:
         start = v_pool + slot * KEYS * 2 * HALF + (head - QUERIES - KEYS) * 2 * HALF
@@ -67,7 +72,7 @@ def suits(norm: HeadWeights) -> bool:
 def qkv_norm_rotate_store(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, query_heads: int, kv_heads: int, norm: HeadWeights,
     angles_table: Tensor, positions: Tensor, slots: Tensor, k_pool: Tensor, v_pool: Tensor, k_scale: float = 1.0, v_scale: float = 1.0,
-    launch: Launch | None = None, weight_scale: Tensor | None = None,
+    launch: Launch | None = None, weight_scale: Tensor | None = None, pair: RowPair | None = None,
 ) -> Tensor:  # fmt: skip
     """`one_row.qkv_rotate_store` with a norm of queries and keys for which `suits`; what stands between is not rounded."""
     dim = k_pool.shape[-1]
@@ -78,6 +83,6 @@ def qkv_norm_rotate_store(
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, norm.weight, raw, norm.counters,
         angles_table, positions, slots, q, k_pool, v_pool, eps, norm.eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2, HALF_BLOCK=triton.next_power_of_2(dim // 2),
-        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut,
+        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **told(pair),
     )  # fmt: skip
     return q

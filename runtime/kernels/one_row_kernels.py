@@ -53,6 +53,32 @@ def begin(
 
 
 @triton.jit
+def begin_adapted(
+    weight, rows, h, pairs, pair_at, outputs, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr,
+    WIDTH: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
+):  # fmt: skip
+    """`begin`, and what an adapter adds to these rows by its B and by h, [R, WIDTH] each, see `one_row_adapted`: B is there before the kernels in front have ended.
+
+    WIDTH: 0: nothing is added.  SECOND, THIRD: the rows with which pieces 1 and 2 begin.
+    """
+    if WIDTH == 0:
+        block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+        of_rank, once = block, block  # nobody asks for them
+    else:
+        piece = (rows >= SECOND).to(tl.int32) + (rows >= THIRD).to(tl.int32)
+        second, rank = tl.load(pair_at + 4 * piece + 1), tl.load(pair_at + 4 * piece + 2)
+        block = begin(weight, rows, SIZE, BLOCK, VECTOR, False)
+        r = tl.arange(0, WIDTH)[None, :]
+        there = r < rank[:, None]
+        of_rank = tl.load(pairs + second[:, None] + r.to(tl.int64) * outputs + rows[:, None], there, other=0.0)
+        if DEPENDENT:
+            gdc_launch_dependents()
+            gdc_wait()
+        once = tl.load(h + piece[:, None] * WIDTH + r, there, other=0.0)
+    return block, of_rank, once
+
+
+@triton.jit
 def values_at(start, rows, PRESENT: tl.constexpr):
     """What some rows are scaled by or added to, as float32, or 0. Read before the products, which hide the wait."""
     if PRESENT:
@@ -96,14 +122,17 @@ def linear(
     x, norm, weight, scale, bias, residual, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
     ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
+    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
 ):  # fmt: skip
     """out = norm(x) @ (weight * scale).T + bias + residual, [outputs]; grid (ceil(outputs / ROWS),)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)  # whole blocks are read without a mask
-    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
     added = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
     y = added + products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    if WIDTH > 0:
+        y += tl.sum(of_rank.to(tl.float32) * once, 1)
     tl.store(out + rows, y, inside)
 
 
@@ -113,15 +142,18 @@ def gate_up(
     x, norm, weight, scale, bias, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, NAME: tl.constexpr,
     DEPENDENT: tl.constexpr,
+    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
 ):  # fmt: skip
     """out = activation(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
     PAIRS: tl.constexpr = ROWS // 2
     first = tl.program_id(0) * PAIRS
     lane = tl.arange(0, ROWS)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
-    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, 2 * outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
     y = values_at(bias, rows, BIASED)
     y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    if WIDTH > 0:
+        y += tl.sum(of_rank.to(tl.float32) * once, 1)
     gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
     pair = first + tl.arange(0, PAIRS)
     tl.store(out + pair, activated(gate, NAME) * up, pair < outputs)
@@ -140,6 +172,7 @@ def heads(
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
     DEPENDENT: tl.constexpr,
+    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
 ):  # fmt: skip
     """Queries, keys and values, rotated and written to their place.
 
@@ -148,15 +181,18 @@ def heads(
     """
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
+    OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF
     head = tl.program_id(0) // PROGRAMS
     first = tl.program_id(0) % PROGRAMS * PAIRS
     lane = tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
     dim = first + tl.arange(0, PAIRS)
     cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
     y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    if WIDTH > 0:
+        y += tl.sum(of_rank.to(tl.float32) * once, 1)
     low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
     rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
 

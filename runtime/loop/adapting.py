@@ -100,10 +100,11 @@ def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: Ran
 def adapters_told(core: EngineCore) -> dict[str, Any]:
     """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the reason in `why`.
 
+    one_row: the kernels of a single row add what adapters do, in layers whose products all have such kernels.
     outside: by name, what adapters change whose steps run outside of the compiled step.
     """
     if isinstance(core.adapters, str):
-        return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "outside": {}}
+        return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}
     slots, shadow = core.adapters.slots, core.adapters.shadow
     outside = {info.name: info.outside for info in core.adapters.list() if info.outside}
-    return {"executor": shadow.law.name, "why": shadow.law.why, "slots": len(slots.slots), "slot_bytes": slots.bytes, "outside": outside}
+    return {"executor": shadow.law.name, "why": shadow.law.why, "slots": len(slots.slots), "slot_bytes": slots.bytes, "one_row": shadow.law.one_row, "outside": outside}

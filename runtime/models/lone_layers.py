@@ -11,6 +11,7 @@ from ..kernels import one_row, one_row_heads
 from ..kernels.activation import activate
 from ..kernels.few_bits_packed import Packed
 from ..kernels.join import NormWeights
+from ..kernels.one_row_adapted import RowPair
 from ..kernels.one_row_ranks import post_linear
 from ..kernels.over_ranks import Rooms, join_posted, sum_of_posted
 from ..layers.linear import Linear
@@ -21,6 +22,7 @@ from .gpu_latent import LatentLayer
 from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
 from .joins import Pending, RmsJoin
 from .over_ranks import OverRanks, Summed, Unsummed, here
+from .paired import Paired
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
 LONG = 32 * 2**20  # bytes of a weight; attention that starts under the product of a larger one takes more from it than it gains
@@ -118,6 +120,8 @@ def output_of(layer: Foldable) -> Linear:
 def lone(product: Linear) -> bool:
     """Whether there is a kernel for one row of this product."""
     product = here(product)
+    if isinstance(product, Paired):
+        return product.adds_in_kernel and lone(product.base) and isinstance(read(product)[0], Tensor)
     return type(product) in KINDS or (isinstance(product, FewBitsLinear) and product.folds and one_row.takes(product.packed))
 
 
@@ -142,7 +146,7 @@ def waiting(product: Linear, y: Tensor, next_sum: bool) -> Tensor | Unsummed:
     if next_sum and isinstance(weight, Tensor):
         out = y.new_empty(1, len(weight))
         if (rooms := product.ranks.rooms(out)) is not None:
-            post_linear(y, weight, rooms, product.product.bias, weight_scale=scale)
+            post_linear(y, weight, rooms, product.product.bias, weight_scale=scale, pair=_pair(product.product, y))
             return Posted(out, product.ranks, rooms)
     return Unsummed(times(product.product, y), product.ranks)
 
@@ -151,10 +155,10 @@ def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor
     """norm(y) [1, in] -> [1, out]"""
     if isinstance(product, OverRanks):
         return product.whole(times(product.product, y, norm))
-    weight, scale = read(product)
+    (weight, scale), pair = read(product), _pair(product, y, norm)
     if norm is None:
-        return one_row.linear(y, weight, product.bias, weight_scale=scale)
-    return one_row.norm_linear(y, norm.weight, norm.eps, weight, product.bias, weight_scale=scale)
+        return one_row.linear(y, weight, product.bias, weight_scale=scale, pair=pair)
+    return one_row.norm_linear(y, norm.weight, norm.eps, weight, product.bias, weight_scale=scale, pair=pair)
 
 
 def weight_bytes(product: Linear) -> int:
@@ -163,15 +167,22 @@ def weight_bytes(product: Linear) -> int:
 
 def read(product: Linear) -> Read:
     """The weight as the kernels read it, and the scales that it has besides."""
+    if isinstance(product, Paired):
+        return read(product.base)
     if not isinstance(product, FewBitsLinear):
         return product.weight, product.scale
     packed = product.packed
     return (packed.words, packed.outer) if one_row.numbers(packed) else (packed, None)
 
 
+def _pair(product: Linear, x: Tensor, norm: NormWeights | None = None) -> RowPair | None:
+    """What an adapter adds to the product of norm(x) [1, in]."""
+    return product.pair(x, norm) if isinstance(product, Paired) else None
+
+
 def _add(x: Tensor, product: Linear, y: Tensor) -> None:
     weight, scale = read(product)
-    one_row.linear_add(y, weight, x, product.bias, weight_scale=scale)
+    one_row.linear_add(y, weight, x, product.bias, weight_scale=scale, pair=_pair(product, y))
 
 
 def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
@@ -198,7 +209,7 @@ def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -
     k_scale, v_scale = step.scales[index]
     places: dict[str, Any] = {
         "angles_table": layer.table, "positions": batch.positions, "slots": step.attention.slots(index, batch), "k_pool": step.keys[index],
-        "v_pool": step.values[index], "k_scale": k_scale, "v_scale": v_scale, "weight_scale": scale,
+        "v_pool": step.values[index], "k_scale": k_scale, "v_scale": v_scale, "weight_scale": scale, "pair": _pair(qkv, x, norm),
     }  # fmt: skip
     if layer.head_norm is None:
         q = one_row.qkv_rotate_store(x, weight, eps, stored, qkv.bias, *mixer.heads, **places)
@@ -214,4 +225,4 @@ def _inner(ffn: GatedPart | PlainPart, x: Tensor, norm: NormWeights | None) -> T
         return activate(times(ffn.up, x), ffn.part.activation)
     gate_up, weight, eps = ffn.gate_up, None if norm is None else norm.weight, 0.0 if norm is None else norm.eps
     stored, scale = read(gate_up)
-    return one_row.gate_up(x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation)
+    return one_row.gate_up(x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation, pair=_pair(gate_up, x, norm))

@@ -46,6 +46,7 @@ from sgl.runtime.kernels import (
     mailbox,
     many_rows_tensor_kernels,
     matmul,
+    one_row_adapted,
     one_row_bits_kernels,
     one_row_heads,
     one_row_kernels,
@@ -72,7 +73,7 @@ from sgl.runtime.kernels.few_rows_assembly import texts_of as texts_of_few_rows
 from sgl.runtime.kernels.few_rows_parts import PartsTile
 from sgl.runtime.kernels.few_rows_tensor import KINDS, FewRowsTile
 from sgl.runtime.kernels.many_rows_tensor import ManyRowsTile
-from sgl.runtime.kernels.one_row_launch import TensorLaunch
+from sgl.runtime.kernels.one_row_launch import TensorLaunch, best_launch
 from sgl.runtime.models.claims_gpu import ACTIVATIONS
 from sgl.runtime.step import adapter_blocks
 
@@ -92,7 +93,7 @@ FORMS: dict[Any, list[Form]] = {}  # by kernel
 def check(kernel: Any, warps: int = 4, types: dict[str, str] | None = None, stages: int = 3, **constants: Any) -> None:
     """A form to be compiled. Its arguments have the types of `types`, or those that their names have in all kernels."""
     names = [parameter.name for parameter in kernel.params]
-    constants = {one.name: one.default for one in kernel.params if one.is_constexpr and one.has_default} | constants
+    constants = {one.name: one.default for one in kernel.params if one.has_default and one.name not in (types or {})} | constants
     kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(INDICES, "*i32") | dict.fromkeys(FLOATS, "*fp32")
     kinds |= dict.fromkeys(constants, "constexpr") | (types or {})
     signature = {name: kinds.get(name, "*bf16") for name in names}
@@ -437,6 +438,30 @@ def adapters() -> None:
             check(adapted.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, DEPENDENT=True)
 
 
+def one_row_with_adapters() -> None:
+    """Llama-3.1-8B's products in bfloat16 as they are cut, of one rank and of two."""
+    pair = {"h": "*fp32", "pairs": "*bf16", "pair_at": "*i64", "norm": "*bf16", "scale": "*bf16"}
+    for size, warps, normed in ((4096, 4, True), (14336, 8, False), (72, 4, True)):
+        sizes = {"SIZE": size, "BLOCK": min(one_row_adapted.BLOCK, triton.next_power_of_2(size)), "GRAIN": 1 if size % 16 else 16, "NORMED": normed}
+        check(one_row_adapted.shrink, warps, pair, AHEAD=one_row_adapted.AHEAD, WIDTH=16, DEPENDENT=True, **sizes)
+    numbers = {"places": "*i64", "starts": "*i64", "ranks": "*i32", "scales": "*fp32", "shapes": "*i32"} | dict.fromkeys(("sites", "most_pieces"), "i32")
+    check(one_row_adapted.place, 1, numbers, WORDS=one_row_adapted.WORDS)
+
+    def product(kernel: Any, outputs: int, size: int, rank: int, borders: tuple[int, int], more: dict[str, str], **flags: Any) -> None:
+        launch = best_launch(outputs, size)
+        cut = {"SIZE": size, "ROWS": launch.rows, "BLOCK": launch.block, "VECTOR": 8, "SCALED": False, "DEPENDENT": True}
+        check(kernel, launch.warps, pair | more, WIDTH=rank, SECOND=borders[0], THIRD=borders[1], BIASED=rank == 64, **cut, **flags)
+
+    heads_of, own = {"QUERIES": 32, "KEYS": 8, "HALF": 64, "NORMED": True}, {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}
+    for rank, size in ((16, 4096), (64, 14336)):
+        product(one_row_kernels.linear, 4096, size, rank, (4096, 4096), {}, NORMED=False, ADDED=True)
+        product(one_row_kernels.gate_up, 28672, 4096, rank, (14336, 28672), {}, NORMED=True, NAME="silu")
+        product(one_row_kernels.heads, 6144, 4096, rank, (4096, 5120), {}, **heads_of)
+        product(one_row_heads.normed_heads, 6144, 4096, rank, (4096, 5120), own, HALF_BLOCK=64, **heads_of)
+        sent = {"places": "*i64", "counted": "*i32", "rows": "i32", "words": "i32"}
+        product(one_row_ranks.linear_to_all, 4096, size // 2, rank, (4096, 4096), sent, RANK=1, RANKS=2)
+
+
 def all_forms() -> None:
     adapters()
     latents()
@@ -464,6 +489,7 @@ def all_forms() -> None:
         check(embed._embed, SCALED=on, WINDOWED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})
         check(logits._adjust, CAPPED=on, BLOCK=1024, types={"scale": "fp32"})
     check(embed._pages, 1, PAGE=16)
+    one_row_with_adapters()
 
 
 def main(most: int | None) -> None:

@@ -17,6 +17,7 @@ from plain_adapters import write_adapter
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RuntimeFailure
+from sgl.runtime.models.lone_layers import FoldedLayer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -94,6 +95,59 @@ def errors_while_alike(found: list[list[tuple[int, float]]], added: list[list[tu
             yield abs(score - expected)
             if token != other:
                 break
+
+
+def one_by_one(engine: Engine) -> list[list[tuple[int, float]]]:
+    """Texts and scores of OWNERS, a single row at a time."""
+    asked, found = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, logprobs=True), []
+    for i, owner in enumerate(OWNERS):
+        sequence = engine.open(adapter=owner)
+        sequence.extend(list(range(30 + i, 50 + i)))
+        found.append([(token, score) for score, token in sequence.generate(asked).result(60).logprobs])
+        sequence.close()
+    return found
+
+
+def alone(engine: Engine) -> list[object]:
+    return list(engine._core.adapters.shadow._model(False, False).course.alone)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("options", [{}, {"graphs": False}, {"attention": "triton"}])
+def test_single_rows_by_the_kernels_for_one_row(made, options):
+    """In float32 the texts of the CPU, whatever lies in the slots."""
+    base, folders = made
+    with Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=4096, adapters=folders) as engine:
+        expected = one_by_one(engine)
+    assert len({tuple(token for token, _ in each) for each in expected}) > 5
+    chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders, "adapter_slots": {16: 2}} | options
+    with Engine(base, device="cuda", **chosen) as engine:
+        for _ in range(3):
+            for ours, theirs in zip(one_by_one(engine), expected, strict=True):
+                assert [token for token, _ in ours] == [token for token, _ in theirs]
+                assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-3)
+        assert engine.info()["adapters"]["one_row"] and all(isinstance(layer, FoldedLayer) for layer in alone(engine))
+        assert texts(engine) == [[token for token, _ in each] for each in expected]  # and in a batch
+
+
+def test_single_rows_score_in_bfloat16_as_by_two_kernels_for_each_product(tmp_path, monkeypatch):
+    base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192)
+    folders = {str(i): write_adapter(base, tmp_path / str(i), i, 8 + 8 * (i % 2)) for i in range(4)}
+    options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096, "adapter_slots": 4, "adapters": folders}
+    with Engine(base, **options) as engine:
+        found = [one_by_one(engine) for _ in range(3)]
+        assert all(isinstance(layer, FoldedLayer) for layer in alone(engine))
+    assert found[1] == found[2]  # by graphs, the same bits
+    monkeypatch.setattr("sgl.runtime.kernels.one_row_adapted.ON", False)
+    with Engine(base, **options) as engine:
+        added = one_by_one(engine)
+        assert not engine.info()["adapters"]["one_row"] and not any(isinstance(layer, FoldedLayer) for layer in alone(engine))
+    with Engine(base, **options | {"dtype": "float32"}) as engine:
+        exact = one_by_one(engine)
+    usual = first_errors(added, exact)
+    for each in found:
+        errors = first_errors(each, exact)
+        assert max(errors) < 0.3 and sum(errors) < 2 * sum(usual) + 0.1, (errors, usual)
+        assert max(errors_while_alike(each, added)) < 0.3
 
 
 def test_without_slots_an_adapter_is_refused(made):

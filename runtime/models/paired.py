@@ -1,0 +1,32 @@
+"""Products to which adapters add, as the layers of a step of one row see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..layers.linear import Linear
+
+if TYPE_CHECKING:
+    from ..kernels.join import NormWeights
+    from ..kernels.one_row_adapted import RowPair
+
+
+class Paired(Linear):
+    """base: computes the product itself, as without adapters."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, base: Linear) -> None:
+        super().__init__(base.weight, base.bias)
+        self.base = base
+
+    @property
+    def adds_in_kernel(self) -> bool:
+        """Whether the kernel of one row adds what the row's adapter does, by `pair`, and it does nothing else."""
+        return False
+
+    def pair(self, x: Tensor, norm: NormWeights | None) -> RowPair:
+        """What the adapter of the row norm(x) [1, inputs] adds."""
+        raise NotImplementedError
