@@ -26,9 +26,10 @@ from ..parallel.adapter_parts import (
     most_of_a_rank,
     parts_of,
 )
-from .config import Resolved, parse_memory
+from .config import Resolved
 from .core import EngineCore
 from .ranks_side import RanksSide
+from .sizes import parse_memory
 
 
 def refusal(model: Any, path: Path, config: Resolved) -> str | None:

@@ -48,7 +48,7 @@ from ..text.tokenizer import Tokenizer
 from . import memory
 from .adapting import adapters_told, make_adapters, refusal, slot_bytes
 from .caches import make_cache, window_pages
-from .config import EngineConfig, Resolved, free_memory, parse_memory
+from .config import EngineConfig, Resolved
 from .core import EngineCore
 from .draft_side import DraftSide, draft_side
 from .kv_pool import make_pool
@@ -56,6 +56,7 @@ from .lifecycle import Lifecycle
 from .ranks_side import RanksSide, shared_out
 from .rebalancing import Rebalancer
 from .runners import make_runner
+from .sizes import free_memory, parse_memory
 from .sleeping import Sleeper
 from .stages_side import ranks_side
 from .state_plan import places_for, with_states

@@ -15,8 +15,9 @@ from ..cache.state_slots import FIRST_SLOT
 from ..cache.states import StateMemory
 from ..errors import ConfigError
 from ..parallel.host_pages import PagesMoved, TeamPages
-from .config import Resolved, free_memory, parse_memory
+from .config import Resolved
 from .ranks_side import RanksSide
+from .sizes import free_memory, parse_memory
 from .window_plan import WindowPlan
 
 

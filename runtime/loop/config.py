@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,23 +11,11 @@ from typing import Any
 from ..errors import ConfigError
 from ..loading.state import Parts
 from ..parallel.whole_experts import WholeExperts
-from ..quantization import ACTIVATIONS
 from ..quantization.forms import CALIBRATED, FORMS
 from ..speculative.options import Drafting, drafting_of
-from ..values import WORD, real, shown, whole
-
-CHOICES = {
-    "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "kv_dtype": ("auto", "fp8"),
-    "weights": ("auto", "fp8", "fp8_block", "int8", "int4", "int4_hqq", "int4_gptq", "mxfp4", "nvfp4"),
-    "activations": tuple(ACTIVATIONS),
-    "load_format": ("auto", "pt", "sharded_state"),
-    "implementation": ("auto", "sgl", "transformers"),
-    "latent_attention": ("heads", "rows"),
-}
-COUNTS = ("page_size", "tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # nothing is chosen for who leaves them open
-MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
-BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
+from ..values import shown
+from .config_checks import check
+from .sizes import parse_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,64 +178,8 @@ class EngineConfig:
         return replace(config, process=True) if max(config.ranks, config.replicas) > 1 else config
 
     def validate(self) -> None:
-        for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "window_tokens", "states", "state_every", "tensor_parallel", "pipeline_parallel", "replicas", "rebalance_every", "expert_nodes"):
-            value = getattr(self, name)
-            if (value is not None or name in COUNTS) and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD):
-                raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
-        if self.threads is not None and self.threads > MOST_THREADS:
-            raise ConfigError(f"Engine(threads={self.threads}): a process takes {MOST_THREADS} at most; None takes as many as there are cores")
-        if not isinstance(self.attention, str):
-            raise ConfigError(f"Engine(attention={shown(self.attention)}): must be 'auto' or the name of a backend")
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}")
-        for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed", "expert_parallel"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")
-        if self.seed is not None:
-            whole("Engine(seed=...)", self.seed, -WORD, 2 * WORD - 1)
-        drafting = drafting_of(self.speculation)
-        if self.draft is not None and self.run_ahead:
-            raise ConfigError("Engine(run_ahead=True, draft=...): a draft model guesses behind tokens that are known, before each step; leave one of them out")
-        if drafting is not None and drafting.exact and not self.deterministic:
-            raise ConfigError(
-                f"Engine(speculation={shown(self.speculation)}): the same bits need deterministic=True as well, as several tokens in a step round otherwise "
-                "than one; take that, or speculation='auto'"
-            )
-        if self.draft is not None and (drafting is None or not isinstance(self.draft, str | Path)):
-            raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp' or the directory or name of a model or head, and needs speculation='auto'")
-        if isinstance(self.draft, str) and (not self.draft.strip() or (self.draft != "mtp" and self.draft.lower() == "mtp")):
-            raise ConfigError(f"Engine(draft={shown(self.draft)}): must be 'mtp', as it stands here, or the directory or name of a model or head; None for no draft model")
-        if self.run_ahead not in (None, True, False):
-            raise ConfigError(f"Engine(run_ahead={shown(self.run_ahead)}): must be True, False or None")
-        if self.grammar_process not in (None, True, False):
-            raise ConfigError(f"Engine(grammar_process={shown(self.grammar_process)}): must be True, False or None")
-        if self.deterministic and self.attention in BATCH_DEPENDENT:
-            raise ConfigError(
-                f"Engine(deterministic=True, attention={self.attention!r}): its sums depend on the other sequences of a step; "
-                "use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
-            )
-        if self.memory is not None and (not isinstance(self.memory, int | float) or not 0 < self.memory <= 1):
-            raise ConfigError(f"Engine(memory={shown(self.memory)}): must be a share above 0 and up to 1, such as 0.8")
-        if isinstance(self.state_share, bool) or not isinstance(self.state_share, int | float) or not 0 < self.state_share < 1:
-            raise ConfigError(f"Engine(state_share={shown(self.state_share)}): must be a share above 0 and below 1, such as 0.5")
-        if self.prompt_seconds is not None:
-            real("Engine(prompt_seconds=...), 0 for no limit,", self.prompt_seconds, 0, 1e9)
-        if self.heartbeat is not None:
-            real("Engine(heartbeat=...), None for no limit,", self.heartbeat, 0.1, 1e9)
-        if self.kv_memory is not None:
-            parse_memory(self.kv_memory)
-        if parse_memory(self.host_kv, "host_kv") < 0:
-            raise ConfigError(f"Engine(host_kv={shown(self.host_kv)}): must be a size such as '4GB', or 0 for none")
-        if (most := self.expert_budget) is not None and most < 0:
-            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}): must be 'device', 'host', or a size such as '40GB'")
-        self._check_ranks()
-        self._check_latents()
-        self._check_experts()
-        self._check_adapters()
-        self._check_calibration()
-        self._check_json_options()
-        self._check_chat_template()
+        """Raises ConfigError for a value that cannot be, and for options that do not go together on any device."""
+        check(self)
 
     @property
     def ranks(self) -> int:
@@ -345,93 +275,6 @@ class EngineConfig:
         """With what the model says of JSON where the user says nothing."""
         return replace(self, json_options={**json_options, **(self.json_options or {})}) if json_options else self
 
-    def _check_ranks(self) -> None:
-        if self.ranks == 1:
-            return
-        asked = self.ranks_asked
-        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            raise ConfigError(f"{asked}): this process is a rank of torchrun's, which would run the program once on each: start it by itself, the engine starts its ranks")
-        wrong = [f"{name}={shown(getattr(self, name))}" for name, plain in (("expert_memory", "device"), ("implementation", "auto")) if getattr(self, name) not in (plain, "sgl")]
-        if wrong:
-            raise ConfigError(f"{asked}, {', '.join(wrong)}): not with several ranks; leave one of them out")
-        if self.activations != "dynamic":
-            raise ConfigError(f"{asked}, activations={self.activations!r}): no calibration with several ranks; leave activations at 'dynamic'")
-        if self.is_calibrated:
-            raise ConfigError(
-                f"{asked}, weights={self.weights!r}): no calibration with several ranks: run sgl quantize MODEL OUT --weights {self.weights} --calibration FILE, "
-                f"and open OUT with {self.parts}"
-            )
-
-    def _check_latents(self) -> None:
-        if self.by_rows and self.tensor_parallel == 1:
-            raise ConfigError("Engine(latent_attention='rows') shares rows out among the ranks of tensor_parallel, here 1: take tensor_parallel=2 or more, or leave it out")
-
-    def _check_experts(self) -> None:
-        whole("Engine(redundant_experts=...)", self.redundant_experts, 0, WORD)
-        if not self.expert_parallel:
-            more = [f"{name}={getattr(self, name)}" for name, plain in (("redundant_experts", 0), ("rebalance_every", None), ("expert_nodes", 1)) if getattr(self, name) != plain]
-            if more:
-                raise ConfigError(f"Engine({', '.join(more)}) is about experts that lie whole on ranks: take expert_parallel=True as well, or leave it out")
-            return
-        if self.tensor_parallel == 1:
-            raise ConfigError("Engine(expert_parallel=True) shares experts out among the ranks of tensor_parallel, here 1: take tensor_parallel=2 or more")
-        if self.pipeline_parallel > 1:
-            raise ConfigError(f"{self.ranks_asked}, expert_parallel=True): not with stages; leave one of them out")
-        if self.tensor_parallel % self.expert_nodes:
-            raise ConfigError(f"Engine(tensor_parallel={self.tensor_parallel}, expert_nodes={self.expert_nodes}): ranks cannot be shared out among so many; take a number that divides them")
-
-    def _check_adapters(self) -> None:
-        if parse_memory(self.adapter_memory, "adapter_memory") < 0:
-            raise ConfigError(f"Engine(adapter_memory={shown(self.adapter_memory)}): must be a size such as '4GB'")
-        if parse_memory(self.adapter_extras, "adapter_extras") < 0:
-            raise ConfigError(f"Engine(adapter_extras={shown(self.adapter_extras)}): must be a size such as '2GB'")
-        asked = self.adapter_slots
-        if not (asked is None or isinstance(asked, Mapping) or (isinstance(asked, int) and not isinstance(asked, bool))):
-            raise ConfigError(f"Engine(adapter_slots={shown(asked)}): must be a number, or numbers by rank such as {{16: 8}}")
-        for rank, count in self.slots_by_rank.items():
-            whole(f"Engine(adapter_slots={shown(asked)}): a rank", rank, 1, 1024)
-            whole(f"Engine(adapter_slots={shown(asked)}): a number of slots", count, 0, 4096)
-        if self.adapters is not None and not (isinstance(self.adapters, Mapping) and all(isinstance(path, str | Path) for path in self.adapters.values())):
-            raise ConfigError(f"Engine(adapters={shown(self.adapters)}): must be directories by name, such as {{'sql': 'adapters/sql'}}")
-        if self.by_rows and (self.adapters or any(self.slots_by_rank.values())):
-            raise ConfigError("Engine(latent_attention='rows'): no adapters are added to rows that ranks share out: take latent_attention='heads', or leave adapters and adapter_slots out")
-
-    def _check_calibration(self) -> None:
-        if self.activations != "dynamic" and self.weights != "fp8":
-            raise ConfigError(
-                f"Engine(activations={self.activations!r}) is for the products of weights='fp8', here: weights={self.weights!r}; leave it at 'dynamic'"
-            )
-        asked = f"weights={self.weights!r}" if self.weights in CALIBRATED else f"activations={self.activations!r}"
-        if self.is_calibrated and self.calibration is None:
-            raise ConfigError(
-                f"Engine({asked}) needs texts to calibrate by: give calibration=[...] with texts or conversations like those that the "
-                "model is for, the path of a .txt or .jsonl file of them, or a function that runs programs on the engine it gets"
-            )
-        if self.calibration is not None and not self.is_calibrated:
-            raise ConfigError(
-                f"Engine(calibration=...): nothing uses it with weights={self.weights!r}; leave it out, or take weights='int4_gptq'"
-            )
-
-    def _check_json_options(self) -> None:
-        from sgl.grammars import GrammarError, SchemaOptions
-
-        if not isinstance(self.json_options or {}, dict) or not all(isinstance(name, str) for name in self.json_options or {}):
-            raise ConfigError(f"Engine(json_options={shown(self.json_options)}): must be a dict of options by their names, such as {{'order': 'any'}}")
-        try:
-            SchemaOptions.of(self.json_options or {})
-        except GrammarError as error:
-            raise ConfigError(f"Engine(json_options={self.json_options!r}): {error}") from error
-
-
-    def _check_chat_template(self) -> None:
-        from ..text.chat_files import given_source
-
-        try:
-            if self.chat_template is not None:
-                given_source(self.chat_template)
-        except ConfigError as error:
-            raise ConfigError(f"Engine(chat_template={str(self.chat_template)[:80]!r}): {error}") from error
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(EngineConfig):
@@ -442,41 +285,3 @@ class Resolved(EngineConfig):
     max_running: int
     run_ahead: bool
     state_every: int
-
-
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-
-
-def parse_memory(value: int | str, name: str = "kv_memory") -> int:
-    """Bytes of `2000000`, `"2GB"`, `"512MiB"`. name: of the option, for the error."""
-    if isinstance(value, int) and abs(value) < WORD:
-        return value
-    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)\s*([KMG]?I?)B?\s*", shown(value).strip("'").upper())
-    if not match or match[2] not in UNITS:
-        raise ConfigError(f"{name}={shown(value)} is not a size; write bytes or a text such as '2GB' or '512MiB'")
-    return int(float(match[1]) * UNITS[match[2]])
-
-
-GROUPS = (  # of versions 2 and 1: where, the limit, what is used, and what of it are files
-    ("/sys/fs/cgroup/", "memory.max", "memory.current", "inactive_file"),
-    ("/sys/fs/cgroup/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-
-
-def free_memory() -> int:
-    """Bytes of main memory that this process may still take, the control group's limit included; files that were read and may be dropped count as free."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        with open("/proc/meminfo") as lines:
-            fields_ = dict(line.split(":", 1) for line in lines)
-        free = int(fields_["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    for folder, limit, used, files in GROUPS:
-        try:
-            with open(folder + limit) as a, open(folder + used) as b, open(f"{folder}memory.stat") as c:
-                dropped = dict(line.split() for line in c).get(files, "0")
-                free = min(free, int(a.read()) - int(b.read()) + int(dropped))
-        except (OSError, ValueError):
-            pass
-    return max(0, free)

@@ -20,7 +20,8 @@ from ..cache.states import StateMemory
 from ..errors import ConfigError
 from ..layers.float8 import Scales
 from ..step.batch import Batch, DeviceBatch
-from .config import Resolved, free_memory, parse_memory
+from .config import Resolved
+from .sizes import free_memory, parse_memory
 
 if TYPE_CHECKING:
     from ..models.generic import AnyDecoder

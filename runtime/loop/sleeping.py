@@ -12,10 +12,10 @@ from ..attention import AttentionBackend
 from ..cache.pools import Pool
 from ..errors import RuntimeFailure
 from ..executor.offload import HostCopy, tensors_of
-from .config import free_memory
 from .core import EngineCore
 from .counts import of_experts
 from .draft_side import DraftSide
+from .sizes import free_memory
 
 if TYPE_CHECKING:
     from ..parallel.team import Team

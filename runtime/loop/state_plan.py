@@ -11,7 +11,8 @@ from ..cache.state_slots import FIRST_SLOT
 from ..cache.states import StateShapes, bytes_per_state
 from ..errors import ConfigError
 from . import memory
-from .config import Resolved, free_memory, parse_memory
+from .config import Resolved
+from .sizes import free_memory, parse_memory
 
 log = logging.getLogger("sgl.runtime")
 

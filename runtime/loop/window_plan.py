@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..attention import AttentionLayout
 from ..cache.window_pages import span
 from ..errors import ConfigError
-from .config import Resolved, parse_memory
+from .config import Resolved
+from .sizes import parse_memory
 
 TYPICAL = 8192  # tokens of a text, or the context where that is shorter
 LEAST_SHARE = 0.25

@@ -290,10 +290,10 @@ def test_info_tells_memory_and_startup(open_engine):
 
 @pytest.mark.parametrize("used, files, free", [(3000, 0, 5000), (7000, 2500, 3500), (9000, 0, 0)])
 def test_files_that_may_be_dropped_are_free_memory(used: int, files: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.loop import config
+    from sgl.runtime.loop import sizes
 
     (tmp_path / "memory.max").write_text("8000\n")
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {files}\nactive_file 9\n")
-    monkeypatch.setattr(config, "GROUPS", ((f"{tmp_path}/", "memory.max", "memory.current", "inactive_file"),))
-    assert config.free_memory() == free
+    monkeypatch.setattr(sizes, "GROUPS", ((f"{tmp_path}/", "memory.max", "memory.current", "inactive_file"),))
+    assert sizes.free_memory() == free
