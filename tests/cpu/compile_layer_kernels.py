@@ -258,7 +258,7 @@ def latents() -> None:
     for kept in ("*bf16", "*fp8e4nv"):
         check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
         rows = {"HEADS": 16, "DIM": 128, "RANK": 512, "RANK_BLOCK": 512, "HALF": 32, "HALF_BLOCK": 32, "TILE": latent_rows.TILE, "MOST": 448.0}
-        own = {"pool": kept, "query_stride": "i32", "latent_stride": "i32", "scale": "fp32"}
+        own = {"pool": kept, "query_stride": "i32", "latent_stride": "i32", "scale": "fp32", "first": "i32", "queries": "i32"}
         check(latent_rows._latent_rows, 2, own, **rows, TURN=kept == "*bf16", FP8=kept != "*bf16", DEPENDENT=True)
 
 

@@ -206,7 +206,15 @@ def test_what_is_closed_is_aborted_too(engine, local):
             future.result(30)
 
 
-def test_an_interrupted_generate_goes_on_for_nobody(engine, local):
+@pytest.fixture
+def ctrl_c():
+    """Means what it usually means, whatever this process was started as and other tests have left."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_generate_goes_on_for_nobody(engine, local, ctrl_c):
     """Ctrl-C, once all are asked for: within a finalizer it is lost, and pressed again."""
 
     def press(begun: threading.Event, ended: threading.Event) -> None:
