@@ -146,13 +146,15 @@ class Adapters(OfStep):
         return [self.slots.slot_of(digest) if digest else NONE for digest in digests]
 
     def rebase(self) -> None:
-        """The base's weights are others: what was laid out with those of before is read again. What cannot be stays as it is, until it has to be read for another reason."""
+        """The base's weights are others: what was laid out with those of before is read again. What cannot be is let go: the sequences that want it fail and say so."""
         for kept in self.store:
             if kept.on_base and (kept.adapter is not None or self.slots.has(kept.digest)):
                 try:
                     self.slots.renew(self.store.renew(kept))
                 except Exception as error:
-                    log.warning("an adapter of %s goes on with factors and biases beside the weights of before: %s", kept.paths[-1], error)
+                    log.warning("an adapter cannot be read again, as its factors and biases must be beside other weights: %s", error)
+                    self.store.release(kept)
+                    self.slots.forget(kept.digest)
 
     def close(self) -> None:
         """Hold nothing of the model and the device any more."""

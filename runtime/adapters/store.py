@@ -119,6 +119,11 @@ class HostStore:
             kept.adapter, kept.reading = None if kept.adapter is None else adapter, None
         return adapter
 
+    def release(self, kept: Kept) -> None:
+        """Hold it no longer: who wants it has it read again."""
+        with self.lock:
+            kept.adapter = kept.reading = None
+
     def __iter__(self) -> Iterator[Kept]:
         with self.lock:
             return iter(list(self._kept.values()))

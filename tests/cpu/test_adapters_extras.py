@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,16 @@ def test_an_engine_writes_what_peft_writes_and_plain_rows_stay_what_they_are(ope
     for owner, text in zip(owners, texts, strict=True):
         written = (model if owner is None else adapted[owner]).generate(input_ids=torch.tensor([tokens]), max_new_tokens=6, do_sample=False, eos_token_id=None)
         assert text == written[0, len(tokens) :].tolist()
+    running = engine.open(adapter="dora")
+    running.extend(tokens)
+    begun = running.generate(SamplingParams(max_tokens=400, temperature=0, ignore_eos=True))
+    shutil.rmtree(tmp_path / "dora")
+    engine.update_weights(tiny)  # DoRA's factors would be those beside other weights
+    with pytest.raises(Exception, match="dora"):
+        begun.result()
+    with pytest.raises(Exception, match="dora"):
+        engine.generate("a b", asked, adapter="dora")
+    assert engine.generate("a b", asked, adapter="plain").token_ids and engine.stats().adapters["slots_held"] == 0
 
 
 def test_bits_of_a_row_do_not_depend_on_the_batch_where_they_are_not_to(tiny, tmp_path):
