@@ -31,17 +31,49 @@ def _load(base, places, numbers, SIZE: tl.constexpr, SIZE_P2: tl.constexpr):
 
 
 @triton.jit
+def _rows(
+    keys, there, page_row, pool_ptr, pool_row,
+    RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """What is stored of `keys`, in two parts: [BLOCK_N, RANK] and [BLOCK_N, TURNED]."""
+    pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
+    slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
+    numbers, behind = tl.arange(0, RANK_P2)[None, :], tl.arange(0, TURNED_P2)[None, :]
+    latents = _load(pool_ptr, slots[:, None] * pool_row + numbers, numbers, RANK, RANK_P2)
+    turned = _load(pool_ptr, slots[:, None] * pool_row + RANK + behind, behind, TURNED, TURNED_P2)
+    return latents, turned
+
+
+@triton.jit
+def _turn_of_keys(
+    q, q_turned, highest, weight, mixed, keys, context, page_row, pool_ptr, pool_row, scale,
+    RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`_turn` for the heads of one token, lying the other way: keys and numbers are the tall sides of the products, as tensor cores take them
+    from where they lie. q, mixed: [RANK, BLOCK_M]."""
+    there = keys < context
+    latents, turned = _rows(keys, there, page_row, pool_ptr, pool_row, RANK, RANK_P2, TURNED, TURNED_P2, PAGE)
+    latents, turned = latents.to(q.dtype), turned.to(q.dtype)
+    scores = tl.dot(latents, q, input_precision=PRECISION)
+    scores = tl.dot(turned, q_turned, scores, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
+    scores = tl.where(there[:, None], scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, 0) * scale)
+    weights = tl.exp2(scores * scale - higher[None, :])
+    fade = tl.exp2(highest - higher)
+    weight = weight * fade + tl.sum(weights, 0)
+    mixed = tl.dot(tl.trans(latents), weights.to(q.dtype), mixed * fade[None, :], input_precision=PRECISION)
+    return higher, weight, mixed
+
+
+@triton.jit
 def _turn(
     q, q_turned, highest, weight, mixed, keys, positions, context, page_row, pool_ptr, pool_row, scale,
     RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax, over the rows of `keys`. positions: [BLOCK_M], of the queries."""
     there = keys < context
-    pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
-    slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
-    numbers, behind = tl.arange(0, RANK_P2)[None, :], tl.arange(0, TURNED_P2)[None, :]
-    latents = _load(pool_ptr, slots[:, None] * pool_row + numbers, numbers, RANK, RANK_P2).to(q.dtype)
-    turned = _load(pool_ptr, slots[:, None] * pool_row + RANK + behind, behind, TURNED, TURNED_P2).to(q.dtype)
+    latents, turned = _rows(keys, there, page_row, pool_ptr, pool_row, RANK, RANK_P2, TURNED, TURNED_P2, PAGE)
+    latents, turned = latents.to(q.dtype), turned.to(q.dtype)
     scores = tl.dot(q, tl.trans(latents), input_precision=PRECISION)
     scores = tl.dot(q_turned, tl.trans(turned), scores, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     scores = tl.where(there[None, :] & (keys[None, :] <= positions[:, None]), scores, float("-inf"))
@@ -88,30 +120,29 @@ def decode_kernel(
     page_row = table_ptr + tl.load(rows_ptr + sequence).to(tl.int64) * table_row
     members = tl.arange(0, BLOCK_M)
     heads = group * BLOCK_M + members
-    real, numbers, behind = heads[:, None] < HEADS, tl.arange(0, RANK_P2)[None, :], tl.arange(0, TURNED_P2)[None, :]
-    q_places = sequence * q_token + heads[:, None] * q_head
+    real, numbers, behind = heads[None, :] < HEADS, tl.arange(0, RANK_P2)[:, None], tl.arange(0, TURNED_P2)[:, None]
+    q_places = sequence * q_token + heads[None, :] * q_head
     q = tl.load(q_ptr + q_places + numbers, mask=real & (numbers < RANK), other=0.0)
     q_turned = tl.load(q_ptr + q_places + RANK + behind, mask=real & (behind < TURNED), other=0.0)
 
-    positions = tl.zeros([BLOCK_M], tl.int32) + (context - 1)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_M], tl.float32)
-    mixed = tl.zeros([BLOCK_M, RANK_P2], tl.float32)
+    mixed = tl.zeros([RANK_P2, BLOCK_M], tl.float32)
     for block in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
-        highest, weight, mixed = _turn(
-            q, q_turned, highest, weight, mixed, block + tl.arange(0, BLOCK_N), positions, end, page_row, pool_ptr, pool_row, scale,
+        highest, weight, mixed = _turn_of_keys(
+            q, q_turned, highest, weight, mixed, block + tl.arange(0, BLOCK_N), end, page_row, pool_ptr, pool_row, scale,
             RANK, RANK_P2, TURNED, TURNED_P2, PAGE, PRECISION,
         )  # fmt: skip
 
-    out_places = (sequence * HEADS + heads[:, None]) * RANK + numbers
+    out_places = (sequence * HEADS + heads[None, :]) * RANK + numbers
     wanted = real & (numbers < RANK)
     if live == 1:
-        done = mixed * (row_scale / weight)[:, None]
+        done = mixed * (row_scale / weight)[None, :]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
         return
 
     place = item * GROUPS + group
-    tile = members[:, None] * RANK_P2 + numbers
+    tile = numbers * BLOCK_M + members[None, :]
     tl.store(maxima_ptr + place * BLOCK_M + members, highest)
     tl.store(sums_ptr + place * BLOCK_M + members, weight)
     tl.store(partial_ptr + place.to(tl.int64) * BLOCK_M * RANK_P2 + tile, mixed)
@@ -121,7 +152,7 @@ def decode_kernel(
         tl.debug_barrier()
         top = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        result = tl.zeros([BLOCK_M, RANK_P2], tl.float32)
+        result = tl.zeros([RANK_P2, BLOCK_M], tl.float32)
         for split in range(0, live):
             left = (first_item + split) * GROUPS + group
             maxima = tl.load(maxima_ptr + left * BLOCK_M + members, cache_modifier=".cg")
@@ -130,9 +161,9 @@ def decode_kernel(
             higher = tl.maximum(top, maxima)
             fade, factor = tl.exp2(top - higher), tl.exp2(maxima - higher)
             total = total * fade + sums * factor
-            result = result * fade[:, None] + sums_of_rows * factor[:, None]
+            result = result * fade[None, :] + sums_of_rows * factor[None, :]
             top = higher
-        done = result * (row_scale / total)[:, None]
+        done = result * (row_scale / total)[None, :]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
         tl.store(counter_ptr + sequence * GROUPS + group, 0)
 

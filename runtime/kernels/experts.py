@@ -42,13 +42,14 @@ class Tile:
 
 SMALL = Tile(64, 64, 32, 3, 4, described=False)  # of any device
 FIXED = Tile(64, 64, 64, 4, 4)
-TILES = {  # by the rows that an expert has, of a Hopper GPU: a block has room for most experts' rows, as each block reads the weight anew
-    4: Tile(16, 64, 128, 3, 4),
-    12: Tile(32, 64, 128, 3, 4),
-    48: Tile(64, 64, 64, 4, 4),
+TILES = {  # by the rows that an expert has, measured on an H200: a block has room for most experts' rows, as each block reads the weight anew
+    8: Tile(16, 64, 128, 3, 4),
+    24: Tile(32, 128, 128, 3, 8),
+    64: Tile(64, 128, 64, 4, 8),
 }
 MANY = Tile(128, 128, 64, 4, 8)
-SECOND = {MANY: Tile(128, 256, 64, 4, 8)}  # of the second product, where it is not that of the first
+SECOND = {MANY: Tile(128, 256, 64, 4, 8), TILES[24]: Tile(32, 64, 128, 3, 4)}  # of the second product, where it is not that of the first
+NARROW = {TILES[24]: Tile(32, 64, 128, 4, 4), TILES[64]: Tile(64, 64, 64, 4, 4)}  # of outputs that leave half of the last tile empty
 
 
 def tile_for(pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, int], fixed: bool = False) -> Tile:
@@ -58,6 +59,12 @@ def tile_for(pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, in
     if fixed:
         return FIXED
     return next((tile for most, tile in TILES.items() if pairs <= most * experts), MANY)
+
+
+def fitted(tile: Tile, outputs: int) -> Tile:
+    """The same, or one of half the outputs where the last one would be half empty."""
+    empty = -outputs % tile.outputs
+    return NARROW.get(tile, tile) if 2 * empty >= tile.outputs else tile
 
 
 class Spread(NamedTuple):
@@ -122,8 +129,8 @@ def _sorted(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap: boo
     """What each pair gives, [T * k, hidden]."""
     tile = tile_for(choice.experts.numel(), choice.places or stacks.count, x.dtype, capability(x.device), fixed)
     blocks = sorted_blocks(choice.experts, stacks.count, tile.rows, overlap)
-    inner = grouped_up(x, stacks, choice, blocks, tile, overlap)
-    return grouped_down(inner, stacks, choice, blocks, SECOND.get(tile, tile), overlap)
+    inner = grouped_up(x, stacks, choice, blocks, fitted(tile, stacks.inner), overlap)
+    return grouped_down(inner, stacks, choice, blocks, SECOND.get(tile) or fitted(tile, x.shape[1]), overlap)
 
 
 def _in_few_bits(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap: bool) -> Tensor:

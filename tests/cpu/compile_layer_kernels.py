@@ -66,7 +66,7 @@ from sgl.runtime.kernels import adapters as adapter_kernels
 from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
 from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
 from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
-from sgl.runtime.kernels.experts import FIXED, MANY, SECOND, SMALL, TILES
+from sgl.runtime.kernels.experts import FIXED, MANY, NARROW, SECOND, SMALL, TILES
 from sgl.runtime.kernels.few_bits_packed import BYTES, NIBBLES
 from sgl.runtime.kernels.few_bits_packed import TABLE as TABLE_FORM
 from sgl.runtime.kernels.few_rows_assembly import texts_of as texts_of_few_rows
@@ -379,7 +379,7 @@ def experts() -> None:
             check(expert_gather_kernels.gather_down, 4, types, LANES=8, PARTIAL=partial, **cut | {"TOP": top, "SIZE": size, "ROWS": 2}, **besides)
         check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, DEPENDENT=True, PARTIAL=partial, **besides)
     check(expert_kernels.combine_norm, 4, types, TOP=8, BLOCK=2048, WEIGHED=True, SHARED=True, SWITCHED=True, DEPENDENT=True)
-    for tile in (*TILES.values(), MANY, *SECOND.values(), FIXED, SMALL, replace(MANY, resident=True)):
+    for tile in (*TILES.values(), MANY, *SECOND.values(), *NARROW.values(), FIXED, SMALL, replace(MANY, resident=True)):
         shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": 8, "DESCRIBED": tile.described, "EVEN": tile.described}
         weight = {"weight": f"tensordesc<bf16[{tile.outputs},{tile.depth}]>"} if tile.described else {}
         for name in ("", "quick_gelu") if tile not in SECOND.values() else ("",):
