@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
 from .mixture_targets import mixtures_of
 from .sites import Site
 
+Space = Callable[[int, torch.dtype], Tensor]  # so many zeros in main memory
 ALIGNED = 16  # numbers that each matrix begins at a multiple of
 ABSENT = -1
 
@@ -82,15 +84,23 @@ def span_of(sites: tuple[Site, ...], rank: int) -> int:
     return sum(size_of(site, rank) for site in sites)
 
 
+def zeros(count: int, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(count, dtype=dtype)
+
+
 class Packing:
-    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory. model: whose mixtures of experts may be among these; None: none are."""
+    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory. model: whose mixtures of experts may be among these; None: none are.
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None) -> None:
-        self._sites, self._dtype, self._model = sites, dtype, model
+    space: gives that memory.
+    """
+
+    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None, space: Space = zeros) -> None:
+        self._sites, self._dtype, self._model, self._space = sites, dtype, model, space
         self._most = max((len(site.modules) for site in sites), default=1)
+        self._places: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}
 
-    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None) -> Adapter:
-        """widest: rank of the widest pair, where others are packed elsewhere."""
+    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None, space: Space | None = None) -> Adapter:
+        """widest: rank of the widest pair, where others are packed elsewhere.  space: None: its own."""
         extras = Extras() if changes is None else self._extras(changes)
         widest = widest_of(pairs) if widest is None else widest
         rank = max(8, -(-widest // 8) * 8)
@@ -98,7 +108,7 @@ class Packing:
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
         for site in taken:
             places[site.number], end = end, end + size_of(site, rank)
-        memory, scales = torch.zeros(end, dtype=self._dtype), np.zeros((len(self._sites), self._most), np.float32)
+        memory, scales = (space or self._space)(end, self._dtype), np.zeros((len(self._sites), self._most), np.float32)
         for site in taken:
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
         return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
@@ -132,10 +142,16 @@ class Packing:
             if module not in pairs:
                 continue
             first, second, scales[piece] = pairs[module]
+            ours, rows = self._of_piece(site, piece)
             a[piece, : len(first)] = first
+            b[: len(first), ours] = second[rows].T
+
+    def _of_piece(self, site: Site, piece: int) -> tuple[Tensor | slice, Tensor | slice]:
+        """The outputs of a module, and its rows in their order."""
+        if (site.number, piece) not in self._places:
             ours = outputs_of(site, piece)
-            rows = torch.from_numpy(site.row_of)[ours]
-            b[: len(first), _run(ours)] = second.to(b.dtype)[_run(rows)].T
+            self._places[site.number, piece] = _run(ours), _run(torch.from_numpy(site.row_of)[ours])
+        return self._places[site.number, piece]
 
 
 def widest_of(pairs: dict[str, Pair]) -> int:

@@ -20,7 +20,7 @@ from ..loading.plan import renamed
 from ..loading.source import Source, safetensors
 from ..models.spec import Model
 from ..values import shown
-from .adapter import Adapter, Packing
+from .adapter import Adapter, Packing, Space, zeros
 from .base_weights import BaseWeights
 from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
 from .extras import Changes, Pair
@@ -52,13 +52,13 @@ class Reader:
     """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
     base: the model's weights, with which what comes beside the pairs is laid out; None: only pairs are read.
-    packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
+    packing: lays pairs into memory; None: for one rank, in memory that `space` gives.  file: the model is that of a GGUF file.
     """
 
-    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: Packs | None = None, file: Path | None = None) -> None:
+    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: Packs | None = None, file: Path | None = None, space: Space = zeros) -> None:
         self._file_rows = None if file is None else FileRows(file, model)
         self._model, self._pickles, self._dtype, self._base = model, pickles, dtype, base
-        self._packing = packing or Packing(sites, dtype, model)
+        self._packing = packing or Packing(sites, dtype, model, space)
         self._targets = {module: Target(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
         self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
@@ -77,7 +77,7 @@ class Reader:
         for module, pair in found.items():
             self._check(source, config, module, pair)
         pairs = {
-            target.module: (self._tensor(source, pair[A]), self._tensor(source, pair[B]), config.scaling(module)) for module, pair in found.items() if (target := self._target(module))
+            target.module: (self._stored(source, pair[A]), self._stored(source, pair[B]), config.scaling(module)) for module, pair in found.items() if (target := self._target(module))
         }
         if self._file_rows is not None:
             pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
@@ -136,10 +136,14 @@ class Reader:
         return f"{self._model.architecture} has no module {shown(module)} that adapters can change here; supported are {', '.join(ends)} of its layers"
 
     def _tensor(self, source: Source, stored: Stored) -> Tensor:
-        """In float32. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
+        """In float32."""
+        return self._stored(source, stored).float()
+
+    def _stored(self, source: Source, stored: Stored) -> Tensor:
+        """As it is in the file. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
         part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
         source.read(stored, 0, part)
-        found = part.view(DTYPES[stored.dtype]).view(stored.shape).float()
+        found = part.view(DTYPES[stored.dtype]).view(stored.shape)
         if found.numel() and not bool(torch.stack(found.aminmax()).to(self._dtype).isfinite().all()):
             raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds nan or values beyond {self._dtype}; the training diverged, or the file is damaged")
         return found

@@ -54,6 +54,7 @@ class Slots:
         self._refused: dict[str, int] = {}
         self._draining: tuple[str, Slot] | None = None  # for whom nobody else takes a slot any more
         self._silent = 0  # times that others asked since that one did
+        self._sources: list[tuple[Any, Tensor]] = []  # that copies under way read from: it must not be given to others meanwhile
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
 
@@ -201,6 +202,9 @@ class Slots:
             slot.there = replace(adapter, memory=there, extras=adapter.extras.on(self.device))
             self.placed(slot)
             slot.copied = None if self._stream is None else self._stream.record_event()
+        self._sources = [(done, source) for done, source in self._sources if not done.query()]
+        if slot.copied is not None:
+            self._sources.append((slot.copied, adapter.memory))
 
     def placed(self, slot: Slot) -> None:
         """What lies in a slot is another now."""

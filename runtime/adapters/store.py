@@ -37,7 +37,8 @@ class Kept:
 
 
 class HostStore:
-    """All methods are thread-safe. read: reads a directory.  budget: bytes; what is pinned or in use may exceed it.
+    """All methods are thread-safe. read: reads a directory, pairs into memory of its own choice.  budget: bytes; what is pinned or in use may exceed it.
+    pages_locked: what adapters have beside pairs is locked too.
 
     reads: of files, those that were let go before included.  let_go: adapters that had to make room.
     """
@@ -61,7 +62,7 @@ class HostStore:
         adapter = self._read(path)
         if not self._locks_pages:
             return adapter
-        return replace(adapter, memory=adapter.memory.pin_memory(), extras=adapter.extras.locked())
+        return replace(adapter, extras=adapter.extras.locked())
 
     def name(self, adapter: Adapter, path: Path, pinned: bool) -> Kept:
         """One more name means this adapter."""

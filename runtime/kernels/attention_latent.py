@@ -31,49 +31,17 @@ def _load(base, places, numbers, SIZE: tl.constexpr, SIZE_P2: tl.constexpr):
 
 
 @triton.jit
-def _rows(
-    keys, there, page_row, pool_ptr, pool_row,
-    RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr,
-):  # fmt: skip
-    """What is stored of `keys`, in two parts: [BLOCK_N, RANK] and [BLOCK_N, TURNED]."""
-    pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
-    slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
-    numbers, behind = tl.arange(0, RANK_P2)[None, :], tl.arange(0, TURNED_P2)[None, :]
-    latents = _load(pool_ptr, slots[:, None] * pool_row + numbers, numbers, RANK, RANK_P2)
-    turned = _load(pool_ptr, slots[:, None] * pool_row + RANK + behind, behind, TURNED, TURNED_P2)
-    return latents, turned
-
-
-@triton.jit
-def _turn_of_keys(
-    q, q_turned, highest, weight, mixed, keys, context, page_row, pool_ptr, pool_row, scale,
-    RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """`_turn` for the heads of one token, lying the other way: keys and numbers are the tall sides of the products, as tensor cores take them
-    from where they lie. q, mixed: [RANK, BLOCK_M]."""
-    there = keys < context
-    latents, turned = _rows(keys, there, page_row, pool_ptr, pool_row, RANK, RANK_P2, TURNED, TURNED_P2, PAGE)
-    latents, turned = latents.to(q.dtype), turned.to(q.dtype)
-    scores = tl.dot(latents, q, input_precision=PRECISION)
-    scores = tl.dot(turned, q_turned, scores, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    scores = tl.where(there[:, None], scores, float("-inf"))
-    higher = tl.maximum(highest, tl.max(scores, 0) * scale)
-    weights = tl.exp2(scores * scale - higher[None, :])
-    fade = tl.exp2(highest - higher)
-    weight = weight * fade + tl.sum(weights, 0)
-    mixed = tl.dot(tl.trans(latents), weights.to(q.dtype), mixed * fade[None, :], input_precision=PRECISION)
-    return higher, weight, mixed
-
-
-@triton.jit
 def _turn(
     q, q_turned, highest, weight, mixed, keys, positions, context, page_row, pool_ptr, pool_row, scale,
     RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax, over the rows of `keys`. positions: [BLOCK_M], of the queries."""
     there = keys < context
-    latents, turned = _rows(keys, there, page_row, pool_ptr, pool_row, RANK, RANK_P2, TURNED, TURNED_P2, PAGE)
-    latents, turned = latents.to(q.dtype), turned.to(q.dtype)
+    pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
+    slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
+    numbers, behind = tl.arange(0, RANK_P2)[None, :], tl.arange(0, TURNED_P2)[None, :]
+    latents = _load(pool_ptr, slots[:, None] * pool_row + numbers, numbers, RANK, RANK_P2).to(q.dtype)
+    turned = _load(pool_ptr, slots[:, None] * pool_row + RANK + behind, behind, TURNED, TURNED_P2).to(q.dtype)
     scores = tl.dot(q, tl.trans(latents), input_precision=PRECISION)
     scores = tl.dot(q_turned, tl.trans(turned), scores, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     scores = tl.where(there[None, :] & (keys[None, :] <= positions[:, None]), scores, float("-inf"))
@@ -91,7 +59,7 @@ def decode_kernel(
     q_ptr, pool_ptr, out_ptr, rows_ptr, contexts_ptr, table_ptr, partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
     sequences, extra, scale, row_scale, q_token, q_head, pool_row, table_row,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr,
-    PAGE: tl.constexpr, SEQUENCES_P2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr,
+    PAGE: tl.constexpr, SEQUENCES_P2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr, MERGED: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid: (sequences + extra) * GROUPS, a group of BLOCK_M heads each. scale: of the scores, to base 2, that of the rows in it."""
@@ -101,7 +69,8 @@ def decode_kernel(
     # Deal out: items per sequence, this item's sequence, and which of its items this is.
     all_sequences = tl.arange(0, SEQUENCES_P2)
     lengths = tl.load(contexts_ptr + all_sequences, mask=all_sequences < sequences, other=0)
-    each = tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST)
+    worth = tl.sqrt(lengths.to(tl.float32) * MERGED).to(tl.int32)  # the length of an item where reading it takes as long as merging all
+    each = tl.maximum(tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST), worth)
     items = tl.maximum((lengths + each // 2) // each, 1)
     items = tl.where(all_sequences < sequences, items, 0)
     sequence = tl.sum((tl.cumsum(items, 0) <= item).to(tl.int32), 0)
@@ -120,29 +89,30 @@ def decode_kernel(
     page_row = table_ptr + tl.load(rows_ptr + sequence).to(tl.int64) * table_row
     members = tl.arange(0, BLOCK_M)
     heads = group * BLOCK_M + members
-    real, numbers, behind = heads[None, :] < HEADS, tl.arange(0, RANK_P2)[:, None], tl.arange(0, TURNED_P2)[:, None]
-    q_places = sequence * q_token + heads[None, :] * q_head
+    real, numbers, behind = heads[:, None] < HEADS, tl.arange(0, RANK_P2)[None, :], tl.arange(0, TURNED_P2)[None, :]
+    q_places = sequence * q_token + heads[:, None] * q_head
     q = tl.load(q_ptr + q_places + numbers, mask=real & (numbers < RANK), other=0.0)
     q_turned = tl.load(q_ptr + q_places + RANK + behind, mask=real & (behind < TURNED), other=0.0)
 
+    positions = tl.zeros([BLOCK_M], tl.int32) + (context - 1)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_M], tl.float32)
-    mixed = tl.zeros([RANK_P2, BLOCK_M], tl.float32)
+    mixed = tl.zeros([BLOCK_M, RANK_P2], tl.float32)
     for block in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
-        highest, weight, mixed = _turn_of_keys(
-            q, q_turned, highest, weight, mixed, block + tl.arange(0, BLOCK_N), end, page_row, pool_ptr, pool_row, scale,
+        highest, weight, mixed = _turn(
+            q, q_turned, highest, weight, mixed, block + tl.arange(0, BLOCK_N), positions, end, page_row, pool_ptr, pool_row, scale,
             RANK, RANK_P2, TURNED, TURNED_P2, PAGE, PRECISION,
         )  # fmt: skip
 
-    out_places = (sequence * HEADS + heads[None, :]) * RANK + numbers
+    out_places = (sequence * HEADS + heads[:, None]) * RANK + numbers
     wanted = real & (numbers < RANK)
     if live == 1:
-        done = mixed * (row_scale / weight)[None, :]
+        done = mixed * (row_scale / weight)[:, None]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
         return
 
     place = item * GROUPS + group
-    tile = numbers * BLOCK_M + members[None, :]
+    tile = members[:, None] * RANK_P2 + numbers
     tl.store(maxima_ptr + place * BLOCK_M + members, highest)
     tl.store(sums_ptr + place * BLOCK_M + members, weight)
     tl.store(partial_ptr + place.to(tl.int64) * BLOCK_M * RANK_P2 + tile, mixed)
@@ -152,8 +122,8 @@ def decode_kernel(
         tl.debug_barrier()
         top = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        result = tl.zeros([RANK_P2, BLOCK_M], tl.float32)
-        for split in range(0, live):
+        result = tl.zeros([BLOCK_M, RANK_P2], tl.float32)
+        for split in tl.range(0, live, num_stages=2):
             left = (first_item + split) * GROUPS + group
             maxima = tl.load(maxima_ptr + left * BLOCK_M + members, cache_modifier=".cg")
             sums = tl.load(sums_ptr + left * BLOCK_M + members, cache_modifier=".cg")
@@ -161,9 +131,9 @@ def decode_kernel(
             higher = tl.maximum(top, maxima)
             fade, factor = tl.exp2(top - higher), tl.exp2(maxima - higher)
             total = total * fade + sums * factor
-            result = result * fade[None, :] + sums_of_rows * factor[None, :]
+            result = result * fade[:, None] + sums_of_rows * factor[:, None]
             top = higher
-        done = result * (row_scale / total)[None, :]
+        done = result * (row_scale / total)[:, None]
         tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
         tl.store(counter_ptr + sequence * GROUPS + group, 0)
 
@@ -222,7 +192,7 @@ def extend_kernel(
 @dataclass(frozen=True, slots=True)
 class LatentTile:
     """How a launch is cut. rows: heads of a decode, or heads times queries; block: keys a turn; shortest: keys that are worth an item of
-    their own; programs: how many the extra items of decodes bring (about)."""
+    their own; programs: how many the extra items of decodes bring (about); merged: keys that are read in the time that merging one item takes."""
 
     rows: int = 16
     block: int = 32
@@ -230,6 +200,7 @@ class LatentTile:
     programs: int = 264
     warps: int = 4
     stages: int = 3
+    merged: int = 12
 
     def groups(self, heads: int) -> int:
         return -(-heads // self.rows)
@@ -270,7 +241,7 @@ def decode(
         q, pool, out, rows, contexts, table, scratch.partial, scratch.maxima, scratch.sums, scratch.counters,
         sequences, extra, scale * row_scale * LOG2E, row_scale, q.stride(0), q.stride(1), pool.stride(0), table.stride(0),
         GROUPS=groups, SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)), SHORTEST=tile.shortest,
-        **_sizes(q, out, page_size, tile),
+        MERGED=tile.merged, **_sizes(q, out, page_size, tile),
     )  # fmt: skip
 
 

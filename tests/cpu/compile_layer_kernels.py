@@ -253,7 +253,7 @@ def latents() -> None:
     for kept, number, tile in (("*bf16", "*bf16", (64, 32, 8)), ("*fp8e4nv", "*bf16", (64, 32, 8)), ("*fp32", "*fp32", (16, 16, 4))):
         own = types | {"pool_ptr": kept, "q_ptr": number, "out_ptr": number}
         usual = sizes | {"HEADS": 20, "PRECISION": "ieee" if kept == "*fp32" else "tf32", "SEQUENCES_P2": 64}
-        check(attention_latent.decode_kernel, 4, own, **usual, GROUPS=2, SHORTEST=64, BLOCK_M=16, BLOCK_N=tile[1])
+        check(attention_latent.decode_kernel, 4, own, **usual, GROUPS=2, SHORTEST=64, MERGED=12, BLOCK_M=16, BLOCK_N=tile[1])
         check(attention_latent.extend_kernel, tile[2], own, **usual, BLOCK_M=tile[0], BLOCK_N=tile[1])
     for kept in ("*bf16", "*fp8e4nv"):
         check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)

@@ -55,6 +55,28 @@ def test_texts_are_those_of_the_cpu_whatever_lies_in_the_slots(made, options):
             assert engine.stats().adapters["slots_held"] == 0
 
 
+def one_by_one(engine: Engine) -> list[list[int]]:
+    """Each adapter's text, which nobody uses any more when the next one is wanted."""
+    found = []
+    for owner in ("0", "1", "2", "3"):
+        sequence = engine.open(adapter=owner)
+        sequence.extend(list(range(30, 50)))
+        found.append(sequence.generate(GREEDY).result(60).token_ids)
+        sequence.close()
+    return found
+
+
+def test_main_memory_for_two_adapters_is_given_out_again(made):
+    base, folders = made
+    chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders}
+    with Engine(base, device="cpu", threads=1, **chosen) as engine:
+        expected, size = one_by_one(engine), max(info.bytes for info in engine.adapters.list())
+    with Engine(base, device="cuda", adapter_slots=2, adapter_memory=2 * size, **chosen) as engine:
+        for _ in range(10):
+            assert one_by_one(engine) == expected
+        assert engine.stats().adapters["reads"] > 2 * len(folders)
+
+
 def scores(engine: Engine) -> list[list[tuple[int, float]]]:
     sequences = [engine.open(adapter=owner) for owner in OWNERS]
     for i, sequence in enumerate(sequences):
