@@ -48,7 +48,7 @@ TILES = {  # by the rows that an expert has, measured on an H200: a block has ro
     64: Tile(64, 128, 64, 4, 8),
 }
 MANY = Tile(128, 128, 64, 4, 8)
-SECOND = {MANY: Tile(128, 256, 64, 4, 8), TILES[24]: Tile(32, 64, 128, 3, 4)}  # of the second product, where it is not that of the first
+SECOND = {MANY: Tile(128, 256, 64, 4, 8, resident=True), TILES[24]: Tile(32, 64, 128, 3, 4)}  # of the second product, where it is not that of the first
 NARROW = {TILES[24]: Tile(32, 64, 128, 4, 4), TILES[64]: Tile(64, 64, 64, 4, 4)}  # of outputs that leave half of the last tile empty
 
 

@@ -66,6 +66,7 @@ from sgl.runtime.kernels import adapters as adapter_kernels
 from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
 from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
 from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
+from sgl.runtime.kernels.expert_few_bits import TILES as PACKED_TILES
 from sgl.runtime.kernels.experts import FIXED, MANY, NARROW, SECOND, SMALL, TILES
 from sgl.runtime.kernels.few_bits_packed import BYTES, NIBBLES
 from sgl.runtime.kernels.few_bits_packed import TABLE as TABLE_FORM
@@ -413,7 +414,7 @@ def experts_in_few_bits() -> None:
     for form, words, group, kind in kinds:
         texts = texts_of(form, words, kind, 0)
         weight = texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind, "ZERO": 0, "OUTER": kind == "plain"}
-        for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
+        for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), (PACKED_TILES[24], "silu"), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
             shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "APART": tile.apart, "TURN": 8, "TOP": 4 if name else 1, "SINGLE": tile is PACKED_SINGLE}
             flags = {"NAME": name, "LIMITED": bool(name), "BIASED": True, "DEPENDENT": True}
             check(expert_few_bits_kernels.grouped, tile.warps, types | {"words": words}, stages=tile.stages, **weight, **shape, **flags)
