@@ -210,10 +210,10 @@ def zipf(engine: sgl.Engine, args: argparse.Namespace, names: list[str], vocab: 
     failed += settle(0)
     seconds = time.perf_counter() - started
     stats = engine.stats().adapters
-    hits = stats["hits"] - before.adapters["hits"]
+    hits, misses = (stats[name] - before.adapters[name] for name in ("hits", "misses"))  # of each operation: a request has two, its prompt and its text
     return [{
         "case": "zipf", "what": f"{args.requests:,} requests over {len(names):,} adapters, {args.slots} slots", "requests/s": args.requests / seconds, "failed": failed,
-        "hit rate": hits / args.requests, "slot loads": stats["slot_loads"] - before.adapters["slot_loads"], "reads again": stats["reads"] - before.adapters["reads"],
+        "hit rate": hits / max(1, hits + misses), "slot loads": stats["slot_loads"] - before.adapters["slot_loads"], "reads again": stats["reads"] - before.adapters["reads"],
         "wait p50 ms": float(np.percentile(waits, 50)), "wait p99 ms": float(np.percentile(waits, 99)), "host GB": stats["host_bytes"] / 1e9,
     }]  # fmt: skip
 
