@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,9 +47,9 @@ def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
 SITES = (site(0, 72, (40, 24, 24)), site(1, 1100, (130,)), site(2, 1040, (1072, 32, 16)))
 
 
-def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ...] = SITES, device: torch.device = CPU) -> tuple[Slots, fused.FusedLaw]:
+def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ...] = SITES, device: torch.device = CPU, most: int = 32) -> tuple[Slots, fused.FusedLaw]:
     """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
-    slots = Slots(sites, dtype, device, {8: 2, 32: len(ranks)}, False)
+    slots = Slots(sites, dtype, device, {8: 2, most: len(ranks)}, False)
     law = fused.FusedLaw(slots, sites)
     for number, rank in enumerate(ranks):
         torch.manual_seed(number)
@@ -88,12 +89,13 @@ WHOLE = (site(0, 144, (128, 64, 64)), site(1, 2080, (64,)), site(2, 160, (192, 6
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("owners", [*OWNERS, "static", "all"])
+@pytest.mark.parametrize("owners", [*OWNERS, "static", "eight", "all"])
 @pytest.mark.parametrize("ranks", [(4, 8, 20), (8,) * 9])
 def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype):
+    """Every product twice: whatever it counts up is zero behind it."""
     slots, law = slots_with(dtype, ranks, WHOLE, HERE)
     places = [slot.number for slot in slots.slots if slot.there is not None]
-    numbers = range(len(ranks)) if owners == "all" else OWNERS["mixed" if owners == "static" else owners]
+    numbers = range(min(8, len(ranks)) if owners == "eight" else len(ranks)) if owners in ("eight", "all") else OWNERS["mixed" if owners == "static" else owners]
     owned = [places[owner] if owner >= 0 else -1 for owner in numbers]
     rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
     oracle.begin(rows)
@@ -106,15 +108,36 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
     law.begin(rows)
     blocks = law.rows.device[len(owned)]
     assert adapted.suits(len(owned), law.pairs, blocks) == (0 < len(blocks.table) <= adapted.MOST_BLOCKS)
-    for each in WHOLE if len(blocks.table) else ():
+    for each, biased in product(WHOLE if len(blocks.table) else (), (True, False)):
         x, weight = torch.randn(len(owned), each.inputs, device=HERE).to(dtype), (torch.randn(each.outputs, each.inputs, device=HERE) / 8).to(dtype)
-        base, product = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype)), law._products[each.number]
-        assert adapted.fits(product)
-        with products_as_on_a_tensor_core():
-            places = adapted.found(law.pairs, blocks, law._shapes)
-            found = adapted.multiplied(x, base.weight, base.bias, product, law.pairs, blocks, places)
-        expected = oracle.add(base(x), x, each)
+        base = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype) if biased else None)
+        found, expected = folded(law, base, x, each), oracle.add(base(x), x, each)
         assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+        assert not law._counters.any()
+
+
+def folded(law: Any, base: Linear, x: torch.Tensor, each: Site) -> torch.Tensor:
+    blocks, of_site = law.rows.device[len(x)], law._products[each.number]
+    assert adapted.fits(of_site)
+    with products_as_on_a_tensor_core():
+        places = adapted.found(law.pairs, blocks, law._shapes)
+        return adapted.multiplied(x, base.weight, base.bias, of_site, law.pairs, blocks, places, law._counters)
+
+
+LONG = (site(0, 2 * adapted.CUT + 48, (64, 64)),)  # of three parts, and of five of half the size
+
+
+@pytest.mark.parametrize("ranks", [(4, 16), (8, 40)])
+def test_parts_of_the_inputs_are_added_in_their_order(ranks):
+    slots, law = slots_with(torch.bfloat16, ranks, LONG, HERE, max(32, *ranks))
+    places = [slot.number for slot in slots.slots if slot.there is not None]
+    owned = [places[0], -1, places[0]]
+    rows, oracle = rows_of(owned, [1] * 3, [0, 1, 2]), Law(slots)
+    law.begin(rows), oracle.begin(rows)
+    x, base = torch.randn(3, LONG[0].inputs, device=HERE).bfloat16(), Linear((torch.randn(LONG[0].outputs, LONG[0].inputs, device=HERE) / 8).bfloat16())
+    found, expected = folded(law, base, x, LONG[0]), oracle.add(base(x), x, LONG[0])
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+    assert not law._counters.any()
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -130,7 +153,7 @@ def test_tiles_of_several_pieces_are_not_fused():
     assert adapted.pieces_of([(0, 0, 128), (1, 128, 192)]).tolist() == [0, 0, 1]
     assert adapted.pieces_of([(0, 0, 100), (1, 100, 192)]) is None
     _, law = slots_with(torch.bfloat16, (8,))
-    assert all(product.piece_of is None for product in law._products)
+    assert all(each.piece_of is None for each in law._products)
 
 
 def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
@@ -233,4 +256,4 @@ def test_rows_are_laid_out_by_slot():
 
 def test_whole_words_are_read_where_all_begins_at_multiples_of_them():
     _, law = slots_with(torch.bfloat16, (8,))
-    assert [product.grain for product in law._products] == [1, 1, kernels.GRAIN]
+    assert [each.grain for each in law._products] == [1, 1, kernels.GRAIN]
