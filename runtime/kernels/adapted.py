@@ -132,8 +132,8 @@ def _go_through(
     UNIT: tl.constexpr = INNER // RANK
     inner = tl.reshape(tl.broadcast_to(once[None, :, :], (UNIT, RANK, ROWS)), (INNER, ROWS)).to(memory.dtype.element_ty)
     nothing = tl.zeros((INNER, ROWS), memory.dtype.element_ty)
-    ours = group[None, :] == (k // RANK)[:, None]
-    of_rank = tl.where((at >= 0)[None, :], of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty))
+    ours = (group[None, :] == (k // RANK)[:, None]) & (at >= 0)[:, None]
+    of_rank = tl.where(count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty))  # always: for that it stays in registers until here
     sums = tl.dot(of_rank, tl.where(ours, inner, nothing), sums)
     for first in tl.range(INNER, count * RANK, INNER, num_stages=4):
         further = tl.load(begins + first + k, first + k < count * RANK, other=-1)
