@@ -33,9 +33,9 @@ from .matmul import Tile, aligned, can_multiply, capability, processors, tile_fo
 ON = os.environ.get("SGL_FOLD_ADAPTERS") != "0"
 MOST_ROWS, MOST_RANK, MOST_BLOCKS = 64, 128, 8
 OUTPUTS = 64  # of a tile, all of one piece
-CUT, MOST_OF_CUT = 4096, 32  # inputs of a part of A x, half of it for ranks above the latter: see `shrinking`
+CUT, MOST_OF_CUT = 4096, 64  # inputs of a part of A x, half as many for ranks above the latter: see `shrinking`
 SPLIT = 4  # sums of a part that are found side by side, by a warp each
-MOST_STAGES = 10
+MOST_STAGES = 10  # inputs of a part that are on their way at once, in steps
 FEW_INNER, INNER = 64, 128  # numbers of A x at once, of up to FEW_BLOCKS blocks and of more
 FEW_BLOCKS = 4
 
@@ -133,7 +133,7 @@ def _go_through(
     inner = tl.reshape(tl.broadcast_to(once[None, :, :], (UNIT, RANK, ROWS)), (INNER, ROWS)).to(memory.dtype.element_ty)
     nothing = tl.zeros((INNER, ROWS), memory.dtype.element_ty)
     ours = (group[None, :] == (k // RANK)[:, None]) & (at >= 0)[:, None]
-    of_rank = tl.where(count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty))  # always: for that it stays in registers until here
+    of_rank = tl.where(count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty))  # it always is: so the compiler leaves it in registers till here, and does not wait for it in front of W
     sums = tl.dot(of_rank, tl.where(ours, inner, nothing), sums)
     for first in tl.range(INNER, count * RANK, INNER, num_stages=4):
         further = tl.load(begins + first + k, first + k < count * RANK, other=-1)
@@ -227,11 +227,11 @@ def multiplied(
 def shrinking(rank: int, tile: Tile) -> dict[str, int]:
     """How a program finds its part of A x, within the shared memory that the tiles of the product have.
 
-    Few long parts: a program of either kind takes the whole of that memory where outputs are few, so that one that shrinks takes the place of
-    one that multiplies, and of Llama-3.1-8B's products with eight blocks all programs that a wave of 132 needs find room.
-    It still ends before the others have gone through W; of large ranks a part is half as long for that.
+    Parts are few and long: where outputs are few, a program of either kind takes that memory of a whole multiprocessor, so that one that shrinks
+    stands where one could multiply. With eight blocks, Llama-3.1-8B's products have 120, 72 and 96 programs of that size: all stand on 132
+    multiprocessors at once. What is left to a program is to end before the others have gone through W, of large ranks by a shorter part.
     """
-    depth = 64 if rank <= MOST_OF_CUT else 32
+    depth = max(32, min(64, 2048 // rank))
     room, step = tile.stages * (tile.rows + OUTPUTS) * tile.depth, SPLIT * depth * (FEW + rank)
     return {"CUT": CUT if rank <= MOST_OF_CUT else CUT // 2, "SPLIT": SPLIT, "SPLIT_DEPTH": depth, "SHRINK_STAGES": max(2, min(MOST_STAGES, 1 + room // step))}
 

@@ -15,13 +15,12 @@ import transformers
 from checkpoints import write_checkpoint
 from interpreted import products_as_on_a_tensor_core
 from peft_adapters import make_adapter
+from slots_of_sites import site, slots_with
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.adapters.adapter import Packing
 from sgl.runtime.adapters.laws import law_for
 from sgl.runtime.adapters.product import Law, rows_of
-from sgl.runtime.adapters.sites import Run, Site
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.sites import Site
 from sgl.runtime.executor import rehearsal
 from sgl.runtime.kernels import ahead
 from sgl.runtime.layers.linear import Linear
@@ -32,35 +31,10 @@ fused = pytest.importorskip("sgl.runtime.adapters.fused")
 kernels = pytest.importorskip("sgl.runtime.kernels.adapters")
 adapted = pytest.importorskip("sgl.runtime.kernels.adapted")
 pretend = pytest.importorskip("gpu_runner").pretend
-CPU = torch.device("cpu")
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
-    piece_of = np.repeat(np.arange(len(sizes)), sizes)
-    row_of = np.concatenate([np.arange(size) for size in sizes])
-    borders = np.cumsum([0, *sizes]).tolist()
-    runs = tuple(Run(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
-    return Site(number, 0, "mixer", str(number), inputs, sum(sizes), tuple(f"{number}.{i}" for i in range(len(sizes))), sizes, piece_of, row_of, runs)
-
-
 SITES = (site(0, 72, (40, 24, 24)), site(1, 1100, (130,)), site(2, 1040, (1072, 32, 16)))
-
-
-def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ...] = SITES, device: torch.device = CPU, most: int = 32) -> tuple[Slots, fused.FusedLaw]:
-    """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
-    slots = Slots(sites, dtype, device, {8: 2, most: len(ranks)}, False)
-    law = fused.FusedLaw(slots, sites)
-    for number, rank in enumerate(ranks):
-        torch.manual_seed(number)
-        pairs = {
-            module: (torch.randn(rank, each.inputs) / 8, torch.randn(size, rank) / 4, 0.5 + number)
-            for each in sites for module, size in zip(each.modules, each.sizes, strict=True)
-            if number != 1 or module in ("0.0", "0.2")
-        }  # fmt: skip
-        adapter = Packing(sites, dtype).pack(pairs)
-        assert slots.take(adapter.digest, adapter, False)
-    return slots, law
 
 
 OWNERS = {"one": [0], "none": [-1] * 3, "mixed": [2, 0, -1, 1, 1, 2, 2, 0, -1], "many": [i % 3 for i in range(40)]}
@@ -71,7 +45,7 @@ OWNERS = {"one": [0], "none": [-1] * 3, "mixed": [2, 0, -1, 1, 1, 2, 2, 0, -1], 
 @pytest.mark.parametrize("tiles", ["short", "long"])
 def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
     monkeypatch.setattr(kernels, "FEW_BLOCKS", 16 if tiles == "short" else 0)
-    slots, law = slots_with(dtype, (4, 8, 20))
+    slots, law = slots_with(dtype, (4, 8, 20), SITES)
     places = [slots.slots[i].number for i in range(5) if slots.slots[i].there is not None]
     owned = [places[owner] if owner >= 0 else -1 for owner in OWNERS[owners]]
     rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
@@ -127,7 +101,7 @@ def folded(law: Any, base: Linear, x: torch.Tensor, each: Site) -> torch.Tensor:
 LONG = (site(0, 2 * adapted.CUT + 48, (64, 64)),)  # of three parts, and of five of half the size
 
 
-@pytest.mark.parametrize("ranks", [(4, 16), (8, 40)])
+@pytest.mark.parametrize("ranks", [(4, 16), (8, 72)])
 def test_parts_of_the_inputs_are_added_in_their_order(ranks):
     slots, law = slots_with(torch.bfloat16, ranks, LONG, HERE, max(32, *ranks))
     places = [slot.number for slot in slots.slots if slot.there is not None]
@@ -144,7 +118,7 @@ def test_parts_of_the_inputs_are_added_in_their_order(ranks):
 def test_no_product_goes_on_where_bits_must_not_depend_on_the_batch(deterministic, monkeypatch):
     """It would round elsewhere with up to eight blocks than with more."""
     monkeypatch.setattr(adapted, "can_fold", lambda memory: True)
-    slots, _ = slots_with(torch.bfloat16, (8,))
+    slots, _ = slots_with(torch.bfloat16, (8,), SITES)
     law: Any = law_for(SimpleNamespace(fused=True), slots, SITES, deterministic)  # type: ignore[arg-type]
     assert law._may_fold(4, law._blocks(np.array([0, 0, 1, 0], np.int32))) is not deterministic
 
@@ -152,12 +126,12 @@ def test_no_product_goes_on_where_bits_must_not_depend_on_the_batch(deterministi
 def test_tiles_of_several_pieces_are_not_fused():
     assert adapted.pieces_of([(0, 0, 128), (1, 128, 192)]).tolist() == [0, 0, 1]
     assert adapted.pieces_of([(0, 0, 100), (1, 100, 192)]) is None
-    _, law = slots_with(torch.bfloat16, (8,))
+    _, law = slots_with(torch.bfloat16, (8,), SITES)
     assert all(each.piece_of is None for each in law._products)
 
 
 def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
-    slots, law = slots_with(torch.bfloat16, (8, 8, 16))
+    slots, law = slots_with(torch.bfloat16, (8, 8, 16), SITES)
     places = [slot.number for slot in slots.slots if slot.there is not None]
     x, y = torch.randn(8, SITES[0].inputs).bfloat16(), torch.randn(8, SITES[0].outputs).bfloat16()
     parts = [torch.zeros(size, dtype=torch.int32) for size in StaticRows.sizes(8, 8)]
@@ -255,5 +229,5 @@ def test_rows_are_laid_out_by_slot():
 
 
 def test_whole_words_are_read_where_all_begins_at_multiples_of_them():
-    _, law = slots_with(torch.bfloat16, (8,))
+    _, law = slots_with(torch.bfloat16, (8,), SITES)
     assert [each.grain for each in law._products] == [1, 1, kernels.GRAIN]
