@@ -86,11 +86,12 @@ def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_
         assert max(errors_while_alike(each, added)) < 0.3
 
 
-@pytest.mark.parametrize(("owners", "most"), [([i % 8 for i in range(64)], 16), ([i % 8 for i in range(64)], 32), ([0] * 64, 16), ([1, -1, 0, 1, 5], 16)])
+@pytest.mark.parametrize(("owners", "most"), [([i % 8 for i in range(64)], 16), ([i % 8 for i in range(64)], 32), ([4] * 64, 16), ([1, -1, 0, 1, 5], 16)])
 def test_products_in_a_graph_that_is_replayed(owners, most):
     """The programs that wait find all of A x by the input of each replay, and leave their counters as they were."""
     sites = (site(0, 4096, (4096, 1024, 1024)), site(1, 14336, (4096,)), site(2, 2048, (14336, 14336)))
     slots, law = slots_with(torch.bfloat16, (16, 8, 16, 16, 4, 16, 16, 16), sites, torch.device("cuda"), most)
+    torch.cuda.synchronize()  # slots are filled on a stream of their own
     places = [slot.number for slot in slots.slots if slot.there is not None]
     owned = [places[owner] if owner >= 0 else -1 for owner in owners]
     rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
