@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..kernels import adapted, one_row_adapted
 from ..kernels.adapters import LONG, OUTPUTS, Pairs, expanded, product_of, shrunk, tiles_of
+from ..kernels.one_row_launch import overlaps
 from ..layers.linear import Linear
 from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, Blocks, grouped, laid_out
 from ..step.adapter_rows import AdapterRows
@@ -50,6 +51,7 @@ class FusedLaw(Law):
             torch.zeros(count, len(sites), most, dtype=torch.float32, device=device),
             max((slot.rank for slot in slots.slots), default=0),
         )
+        self._counters = torch.zeros(max(1, len(sites)), dtype=torch.int32, device=device)  # see `adapted`; steps follow each other on one stream
         self._folds = not by_row and adapted.can_fold(memory)  # how it rounds depends on how many blocks there are
         self._borders = [one_row_adapted.borders_of(list(site.runs), site.outputs) for site in sites]
         self.one_row = not by_row and one_row_adapted.can_add(self.pairs.most_rank)
@@ -87,7 +89,7 @@ class FusedLaw(Law):
         if self._may_fold(len(x), rows) and type(base) is Linear and adapted.fits(product) and not self._changes(site.number):
             if len(x) not in self._places:
                 self._places[len(x)] = adapted.found(self.pairs, rows, self._shapes)
-            return adapted.multiplied(x, base.weight, base.bias, product, self.pairs, rows, self._places[len(x)])
+            return adapted.multiplied(x, base.weight, base.bias, product, self.pairs, rows, self._places[len(x)], self._counters, overlaps(self._device))
         return super().product(base, x, site)
 
     def _changes(self, site: int) -> bool:

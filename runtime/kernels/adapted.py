@@ -1,11 +1,16 @@
-"""A product of few rows with what adapters add to it, y = W x + b + B (scale * A x), in two launches.
+"""A product of few rows with what adapters add to it, y = W x + b + B (scale * A x), in one launch.
 
-The first one finds A x; the second one begins beside it, and when it has gone through its part of W it goes on through the B of
+Its first programs find A x; each of the others goes through its part of W, waits until all of A x is there, and goes on through the B of
 every adapter that the rows have, as if these were more inputs: of an adapter that a row does not have its numbers are 0.
-So each pair is read once for all of its rows, and nothing is written but y.
+So each pair is read once for all of its rows, and nothing is written but y and A x.
 
-Of up to MOST_BLOCKS blocks of rows this is the faster way (93 and 91 % of the base's tokens a second instead of 89 and 85 over one adapter and over
-eight, on an H100); of more, B is read too slowly so. SGL_FOLD_ADAPTERS=0 goes without (`ON`).
+Programs are dispatched in the order of their numbers, and those that others wait for come first and wait for nobody: they run or have
+ended before the first one waits, so that all end, however few fit on the device (as in stream-K, arXiv 2301.03598, and decoupled
+look-back). They are counted in a number of the site, which the last program sets back to 0: the next step and a graph that is replayed
+find it so. Kernels on the same counters must follow each other, as all that an engine computes for its steps do. What aborts a kernel
+ends the process's context on the device with it, and the counters with that.
+
+Of up to MOST_BLOCKS blocks of rows this is the faster way; of more, B is read too slowly so. SGL_FOLD_ADAPTERS=0 goes without (`ON`).
 """
 
 from __future__ import annotations
@@ -21,14 +26,16 @@ from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..step.adapter_blocks import FEW, Blocks
-from .adapters import GRAIN, Pairs, Product, rank_of, shrink
+from .adapters import GRAIN, Pairs, Product, rank_of
 from .ahead import entry
-from .matmul import aligned, can_multiply, capability, processors, tile_for
+from .matmul import Tile, aligned, can_multiply, capability, processors, tile_for
 
 ON = os.environ.get("SGL_FOLD_ADAPTERS") != "0"
 MOST_ROWS, MOST_RANK, MOST_BLOCKS = 64, 128, 8
 OUTPUTS = 64  # of a tile, all of one piece
-CUT, DEPTH = 2048, 128  # inputs of a part of A x, and those read at once: programs of both kernels fit beside each other
+CUT, MOST_OF_CUT = 4096, 64  # inputs of a part of A x, half as many for ranks above the latter: see `shrinking`
+SPLIT = 4  # sums of a part that are found side by side, by a warp each
+MOST_STAGES = 10  # inputs of a part that are on their way at once, in steps
 FEW_INNER, INNER = 64, 128  # numbers of A x at once, of up to FEW_BLOCKS blocks and of more
 FEW_BLOCKS = 4
 
@@ -65,16 +72,46 @@ def _rows_of_b(memory, at, output):
     return tl.load(memory + begin[None, :] + output[:, None], mask=(at >= 0)[None, :], other=0.0)
 
 
-@entry
-@triton.jit(do_not_specialize=["site", "rows"], do_not_specialize_on_alignment=["groups", "group_of"])
-def multiply(
-    x, weight, y, bias, h, memory, places, groups, group_of, piece_of,
-    rows, outputs, inputs, site, most_pieces, pieces, room,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, RANK: tl.constexpr, PARTS: tl.constexpr, INNER: tl.constexpr,
-    BIAS: tl.constexpr, DEPENDENT: tl.constexpr,
+@triton.jit
+def _shrink(
+    program, x, h, memory, starts, ranks, scales, table, order, x_stride, rows, inputs, site, sites, most_pieces, pieces, blocks,
+    RANK: tl.constexpr, FEW: tl.constexpr, GRAIN: tl.constexpr, CUT: tl.constexpr, SPLIT: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """y [rows, outputs], rows up to ROWS; x and weight as descriptors. h: of `shrink`, by token. Grid: outputs / OUTPUTS."""
-    tile = tl.program_id(0)
+    """h [parts, pieces, rows, RANK]: scale * A x for the rows of a block, one piece and a part of the inputs, which SPLIT sums share."""
+    block, piece, part = program % blocks, program // blocks % pieces, program // blocks // pieces
+    slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
+    start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
+    scale = tl.load(scales + (slot * sites + site) * most_pieces + piece)
+    rank = tl.load(ranks + slot)
+    if (count > 0) & (start >= 0) & (scale != 0):
+        row, r = tl.arange(0, FEW), tl.arange(0, RANK)
+        tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)
+        first = memory + start + (piece * rank + r).to(tl.int64) * inputs
+        sums = tl.zeros((SPLIT, FEW, RANK), tl.float32)
+        for step in tl.range(tl.cdiv(tl.minimum(CUT, inputs - part * CUT), SPLIT * DEPTH), num_stages=STAGES):
+            at = part * CUT + (step * SPLIT + tl.arange(0, SPLIT)[:, None]) * DEPTH + tl.arange(0, DEPTH)[None, :]
+            left = tl.load(x + tokens[None, :, None] * x_stride + at[:, None, :], mask=(row < count)[None, :, None] & (at < inputs)[:, None, :], other=0.0)
+            right = tl.load(first[None, None, :] + at[:, :, None], mask=(r < rank)[None, None, :] & (at < inputs)[:, :, None], other=0.0)
+            sums = tl.dot(left, right, sums)
+        to = ((part * pieces + piece) * rows + tokens[:, None]) * RANK + r[None, :]
+        tl.store(h + to, tl.sum(sums, 0) * scale, mask=(row < count)[:, None])
+
+
+@triton.jit
+def _wait_for(counter, count):
+    """Returns when so many programs have added one to it, and all that they had stored can be read."""
+    while tl.atomic_add(counter, 0, sem="acquire") < count:
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
+def _go_through(
+    tile, x, weight, y, bias, h, counter, shrinking, memory, places, groups, group_of, piece_of,
+    rows, outputs, inputs, site, most_pieces, pieces, room,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, RANK: tl.constexpr, PARTS: tl.constexpr, INNER: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """A tile of y, its inputs first and then the B of all adapters. shrinking: how many programs `_shrink`."""
     row, output = tl.arange(0, ROWS), tile * OUTPUTS + tl.arange(0, OUTPUTS)
     piece, count = tl.load(piece_of + tile), tl.load(groups)
     group = tl.load(group_of + row, row < rows, other=-1)
@@ -87,16 +124,16 @@ def multiply(
         sums += tl.load(bias + output).to(tl.float32)[:, None]
     for step in range(tl.cdiv(inputs, DEPTH)):
         sums = tl.dot(weight.load([tile * OUTPUTS, step * DEPTH]), x.load([0, step * DEPTH]).T, sums)
-    if DEPENDENT:
-        gdc_wait()
+    _wait_for(counter, shrinking)
     r = tl.arange(0, RANK)
     once = tl.zeros((RANK, ROWS), tl.float32)
     for part in tl.static_range(PARTS):
-        once += tl.load(h + ((part * pieces + piece) * rows + row[None, :]) * RANK + r[:, None], mask=(group >= 0)[None, :], other=0.0)
+        once += tl.load(h + ((part * pieces + piece) * rows + row[None, :]) * RANK + r[:, None], mask=(group >= 0)[None, :], other=0.0, cache_modifier=".cg")
     UNIT: tl.constexpr = INNER // RANK
     inner = tl.reshape(tl.broadcast_to(once[None, :, :], (UNIT, RANK, ROWS)), (INNER, ROWS)).to(memory.dtype.element_ty)
     nothing = tl.zeros((INNER, ROWS), memory.dtype.element_ty)
     ours = (group[None, :] == (k // RANK)[:, None]) & (at >= 0)[:, None]
+    of_rank = tl.where(count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty))  # it always is: so the compiler leaves it in registers till here, and does not wait for it in front of W
     sums = tl.dot(of_rank, tl.where(ours, inner, nothing), sums)
     for first in tl.range(INNER, count * RANK, INNER, num_stages=4):
         further = tl.load(begins + first + k, first + k < count * RANK, other=-1)
@@ -104,6 +141,38 @@ def multiply(
         sums = tl.dot(_rows_of_b(memory, further, output), tl.where(theirs, inner, nothing), sums)
     place = row.to(tl.int64)[None, :] * outputs + output[:, None]
     tl.store(y + place, sums.to(y.dtype.element_ty), (row < rows)[None, :])
+
+
+@entry
+@triton.jit(do_not_specialize=["site", "rows", "blocks"], do_not_specialize_on_alignment=["table", "order", "groups", "group_of"])
+def multiply(
+    x, x_tiles, weight, y, bias, h, counters, memory, starts, ranks, scales, table, order, places, groups, group_of, piece_of,
+    x_stride, rows, outputs, inputs, site, sites, most_pieces, pieces, blocks, room,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, RANK: tl.constexpr, PARTS: tl.constexpr, INNER: tl.constexpr,
+    FEW: tl.constexpr, GRAIN: tl.constexpr, CUT: tl.constexpr, SPLIT: tl.constexpr, SPLIT_DEPTH: tl.constexpr, SHRINK_STAGES: tl.constexpr,
+    BIAS: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """y [rows, outputs], rows up to ROWS; x_tiles, weight: descriptors. h: see `_shrink`.  counters: int32 [sites], zeros before and after.
+
+    Grid: blocks * pieces * PARTS programs that shrink, and behind them outputs / OUTPUTS that multiply.
+    """
+    if DEPENDENT:
+        gdc_wait()
+    first = blocks * pieces * PARTS
+    if tl.program_id(0) < first:
+        _shrink(
+            tl.program_id(0), x, h, memory, starts, ranks, scales, table, order, x_stride, rows, inputs, site, sites, most_pieces, pieces, blocks,
+            RANK, FEW, GRAIN, CUT, SPLIT, SPLIT_DEPTH, SHRINK_STAGES,
+        )  # fmt: skip
+        tl.debug_barrier()
+        tl.atomic_add(counters + site, 1, sem="release")
+    else:
+        _go_through(
+            tl.program_id(0) - first, x_tiles, weight, y, bias, h, counters + site, first, memory, places, groups, group_of, piece_of,
+            rows, outputs, inputs, site, most_pieces, pieces, room, ROWS, OUTPUTS, DEPTH, RANK, PARTS, INNER, BIAS,
+        )  # fmt: skip
+        if tl.atomic_add(counters + site, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+            tl.store(counters + site, 0)
 
 
 def can_fold(memory: Tensor) -> bool:
@@ -133,27 +202,38 @@ def found(pairs: Pairs, rows: Blocks, shapes: Tensor) -> Tensor:
     return places
 
 
-def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, product: Product, pairs: Pairs, rows: Blocks, places: Tensor) -> Tensor:
-    """x [T, inputs] -> [T, outputs], see `fits`. places: of `found`."""
-    overlap = x.is_cuda
-    count, rank, parts = len(x), rank_of(pairs), triton.cdiv(product.inputs, CUT)
-    h = torch.empty(parts * product.pieces * count * rank, dtype=torch.float32, device=x.device)
+def multiplied(
+    x: Tensor, weight: Tensor, bias: Tensor | None, product: Product, pairs: Pairs, rows: Blocks, places: Tensor, counters: Tensor, overlap: bool = False
+) -> Tensor:
+    """x [T, inputs] -> [T, outputs], see `fits`. places: of `found`.  counters: int32 [sites], zeros.  overlap: may start under the tail of the kernel before."""
+    x, count, blocks = aligned(x), len(x), len(rows.table)
     sites, most_pieces = pairs.scales.shape[1:]
-    shrink[(len(rows.table), product.pieces, parts)](
-        x, h, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order,
-        x.stride(0), product.inputs, product.site, sites, most_pieces, product.pieces, count,
-        ROWS=rows.rows, RANK=rank, DEPTH=DEPTH, CUT=CUT, GRAIN=product.grain, BY_TOKEN=True, LEADS=overlap, num_warps=4,
-    )  # fmt: skip
-    y = torch.empty(count, product.outputs, dtype=x.dtype, device=x.device)
     tile = tile_for(count, product.outputs, x.dtype, capability(x.device), processors(x.device))
-    multiply[(product.outputs // OUTPUTS,)](
-        TensorDescriptor.from_tensor(aligned(x), [tile.rows, tile.depth]), TensorDescriptor.from_tensor(weight, [OUTPUTS, tile.depth]),
-        y, bias, h, pairs.memory, places, rows.groups, rows.group_of, product.piece_of,
-        count, product.outputs, product.inputs, product.site, most_pieces, product.pieces, places.shape[2],
-        ROWS=tile.rows, OUTPUTS=OUTPUTS, DEPTH=tile.depth, RANK=rank, PARTS=parts, INNER=max(FEW_INNER if len(rows.table) <= FEW_BLOCKS else INNER, rank), BIAS=bias is not None, DEPENDENT=overlap,
+    rank, shrink = rank_of(pairs), shrinking(rank_of(pairs), tile)
+    parts = triton.cdiv(product.inputs, shrink["CUT"])
+    h = torch.empty(parts * product.pieces * count * rank, dtype=torch.float32, device=x.device)
+    y = torch.empty(count, product.outputs, dtype=x.dtype, device=x.device)
+    multiply[(blocks * product.pieces * parts + product.outputs // OUTPUTS,)](
+        x, TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]), TensorDescriptor.from_tensor(weight, [OUTPUTS, tile.depth]),
+        y, bias, h, counters, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order, places, rows.groups, rows.group_of, product.piece_of,
+        x.stride(0), count, product.outputs, product.inputs, product.site, sites, most_pieces, product.pieces, blocks, places.shape[2],
+        ROWS=tile.rows, OUTPUTS=OUTPUTS, DEPTH=tile.depth, RANK=rank, PARTS=parts, INNER=max(FEW_INNER if blocks <= FEW_BLOCKS else INNER, rank),
+        FEW=rows.rows, GRAIN=product.grain, **shrink, BIAS=bias is not None, DEPENDENT=overlap,
         num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return y
+
+
+def shrinking(rank: int, tile: Tile) -> dict[str, int]:
+    """How a program finds its part of A x, within the shared memory that the tiles of the product have.
+
+    Parts are few and long: where outputs are few, a program of either kind takes that memory of a whole multiprocessor, so that one that shrinks
+    stands where one could multiply. With eight blocks, Llama-3.1-8B's products have 120, 72 and 96 programs of that size: all stand on 132
+    multiprocessors at once. What is left to a program is to end before the others have gone through W, of large ranks by a shorter part.
+    """
+    depth = max(32, min(64, 2048 // rank))
+    room, step = tile.stages * (tile.rows + OUTPUTS) * tile.depth, SPLIT * depth * (FEW + rank)
+    return {"CUT": CUT if rank <= MOST_OF_CUT else CUT // 2, "SPLIT": SPLIT, "SPLIT_DEPTH": depth, "SHRINK_STAGES": max(2, min(MOST_STAGES, 1 + room // step))}
 
 
 def pieces_of(runs: list[tuple[int, int, int]]) -> np.ndarray | None:

@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents
 
 from ..step.adapter_blocks import Blocks
 from .ahead import entry
@@ -64,14 +63,8 @@ class Product:
 def shrink(
     x, h, memory, starts, ranks, scales, table, order, x_stride, inputs, site, sites, most_pieces, pieces, blocks,
     ROWS: tl.constexpr, RANK: tl.constexpr, DEPTH: tl.constexpr, CUT: tl.constexpr, GRAIN: tl.constexpr,
-    BY_TOKEN: tl.constexpr = False, LEADS: tl.constexpr = False,
 ):  # fmt: skip
-    """h [parts, blocks, pieces, ROWS, RANK] float32, of each part of the inputs. Grid: blocks, pieces, parts.
-
-    BY_TOKEN: h [parts, pieces, tokens, RANK] instead, and `blocks` is the number of tokens. LEADS: the kernel behind may begin beside this one.
-    """
-    if LEADS:
-        gdc_launch_dependents()
+    """h [parts, blocks, pieces, ROWS, RANK] float32, of each part of the inputs. Grid: blocks, pieces, parts."""
     block, piece, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
     start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
@@ -87,10 +80,7 @@ def shrink(
             left = tl.load(x + tokens[:, None] * x_stride + at[None, :], mask=(row < count)[:, None] & (at < inputs)[None, :], other=0.0)
             right = tl.load(first[None, :] + at[:, None], mask=(r < rank)[None, :] & (at < inputs)[:, None], other=0.0)
             sums = tl.dot(left, right, sums, input_precision="ieee")
-        if BY_TOKEN:
-            to = ((part * pieces + piece) * blocks + tokens[:, None]) * RANK + r[None, :]
-        else:
-            to = (((part * blocks + block) * pieces + piece) * ROWS + row[:, None]) * RANK + r[None, :]
+        to = (((part * blocks + block) * pieces + piece) * ROWS + row[:, None]) * RANK + r[None, :]
         tl.store(h + to, sums * scale, mask=(row < count)[:, None])
 
 

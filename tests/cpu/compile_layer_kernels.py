@@ -426,16 +426,16 @@ def adapters() -> None:
     for rows, rank in ((adapter_blocks.FEW, 16), (adapter_blocks.FEW, 128), (adapter_blocks.MANY, 64)):
         depth = adapter_kernels.depth_for(rank)
         for grain in (1, adapter_kernels.GRAIN):
-            check(adapter_kernels.shrink, 4, types, ROWS=rows, RANK=rank, DEPTH=depth, CUT=adapter_kernels.CUT, GRAIN=grain, BY_TOKEN=False, LEADS=False)
+            check(adapter_kernels.shrink, 4, types, ROWS=rows, RANK=rank, DEPTH=depth, CUT=adapter_kernels.CUT, GRAIN=grain)
             for steps in (1, adapter_kernels.LONG // adapter_kernels.OUTPUTS):
                 check(adapter_kernels.expand, 4, types, ROWS=rows, RANK=rank, OUTPUTS=adapter_kernels.OUTPUTS, STEPS=steps, PARTS=14, GRAIN=grain)
     for rank in (16, 128):
-        check(adapter_kernels.shrink, 4, types, ROWS=adapter_blocks.FEW, RANK=rank, DEPTH=adapted.DEPTH, CUT=adapted.CUT, GRAIN=16, BY_TOKEN=True, LEADS=True)
         check(adapted.find, 4, types | {"places": "*i32", "groups": "*i32", "shapes": "*i32", "room": "i32"}, RANK=rank, BLOCK=1024)
         for tile in {matmul.tile_for(rows, outputs, torch.bfloat16, (9, 0), 132) for rows in (1, 64) for outputs in (4096, 28672)}:
-            parts = {"x": f"tensordesc<bf16[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<bf16[{adapted.OUTPUTS},{tile.depth}]>"}
-            parts |= dict.fromkeys(("places", "groups", "group_of", "piece_of"), "*i32") | dict.fromkeys(("room", "rows"), "i32")
+            parts = {"x_tiles": f"tensordesc<bf16[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<bf16[{adapted.OUTPUTS},{tile.depth}]>"}
+            parts |= dict.fromkeys(("counters", "places", "groups", "group_of", "piece_of"), "*i32") | dict.fromkeys(("room", "rows"), "i32")
             sizes = {"ROWS": tile.rows, "OUTPUTS": adapted.OUTPUTS, "DEPTH": tile.depth, "RANK": rank, "PARTS": 2, "INNER": adapted.INNER}
+            sizes |= {"FEW": adapter_blocks.FEW, "GRAIN": adapter_kernels.GRAIN} | adapted.shrinking(rank, tile)
             check(adapted.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, DEPENDENT=True)
 
 

@@ -19,8 +19,8 @@ def products_as_on_a_tensor_core() -> Iterator[None]:
 
 
 def _dot(builder, a, b, d, input_precision, max_num_imprecise_acc):
-    terms = _numbers(a)[:, :, None] * _numbers(b)[None]
-    return interpreter.TensorHandle((terms.sum(1) + d.data).astype(np.float32), d.dtype.scalar)
+    terms = _numbers(a)[..., None] * _numbers(b)[..., None, :, :]
+    return interpreter.TensorHandle((terms.sum(-2) + d.data).astype(np.float32), d.dtype.scalar)
 
 
 def _numbers(handle) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,12 @@ import transformers
 from checkpoints import write_checkpoint
 from interpreted import products_as_on_a_tensor_core
 from peft_adapters import make_adapter
+from slots_of_sites import site, slots_with
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.adapters.adapter import Packing
 from sgl.runtime.adapters.laws import law_for
 from sgl.runtime.adapters.product import Law, rows_of
-from sgl.runtime.adapters.sites import Run, Site
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.sites import Site
 from sgl.runtime.executor import rehearsal
 from sgl.runtime.kernels import ahead
 from sgl.runtime.layers.linear import Linear
@@ -31,35 +31,10 @@ fused = pytest.importorskip("sgl.runtime.adapters.fused")
 kernels = pytest.importorskip("sgl.runtime.kernels.adapters")
 adapted = pytest.importorskip("sgl.runtime.kernels.adapted")
 pretend = pytest.importorskip("gpu_runner").pretend
-CPU = torch.device("cpu")
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
-    piece_of = np.repeat(np.arange(len(sizes)), sizes)
-    row_of = np.concatenate([np.arange(size) for size in sizes])
-    borders = np.cumsum([0, *sizes]).tolist()
-    runs = tuple(Run(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
-    return Site(number, 0, "mixer", str(number), inputs, sum(sizes), tuple(f"{number}.{i}" for i in range(len(sizes))), sizes, piece_of, row_of, runs)
-
-
 SITES = (site(0, 72, (40, 24, 24)), site(1, 1100, (130,)), site(2, 1040, (1072, 32, 16)))
-
-
-def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ...] = SITES, device: torch.device = CPU) -> tuple[Slots, fused.FusedLaw]:
-    """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
-    slots = Slots(sites, dtype, device, {8: 2, 32: len(ranks)}, False)
-    law = fused.FusedLaw(slots, sites)
-    for number, rank in enumerate(ranks):
-        torch.manual_seed(number)
-        pairs = {
-            module: (torch.randn(rank, each.inputs) / 8, torch.randn(size, rank) / 4, 0.5 + number)
-            for each in sites for module, size in zip(each.modules, each.sizes, strict=True)
-            if number != 1 or module in ("0.0", "0.2")
-        }  # fmt: skip
-        adapter = Packing(sites, dtype).pack(pairs)
-        assert slots.take(adapter.digest, adapter, False)
-    return slots, law
 
 
 OWNERS = {"one": [0], "none": [-1] * 3, "mixed": [2, 0, -1, 1, 1, 2, 2, 0, -1], "many": [i % 3 for i in range(40)]}
@@ -70,7 +45,7 @@ OWNERS = {"one": [0], "none": [-1] * 3, "mixed": [2, 0, -1, 1, 1, 2, 2, 0, -1], 
 @pytest.mark.parametrize("tiles", ["short", "long"])
 def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
     monkeypatch.setattr(kernels, "FEW_BLOCKS", 16 if tiles == "short" else 0)
-    slots, law = slots_with(dtype, (4, 8, 20))
+    slots, law = slots_with(dtype, (4, 8, 20), SITES)
     places = [slots.slots[i].number for i in range(5) if slots.slots[i].there is not None]
     owned = [places[owner] if owner >= 0 else -1 for owner in OWNERS[owners]]
     rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
@@ -88,12 +63,13 @@ WHOLE = (site(0, 144, (128, 64, 64)), site(1, 2080, (64,)), site(2, 160, (192, 6
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("owners", [*OWNERS, "static", "all"])
+@pytest.mark.parametrize("owners", [*OWNERS, "static", "eight", "all"])
 @pytest.mark.parametrize("ranks", [(4, 8, 20), (8,) * 9])
 def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype):
+    """Every product twice: whatever it counts up is zero behind it."""
     slots, law = slots_with(dtype, ranks, WHOLE, HERE)
     places = [slot.number for slot in slots.slots if slot.there is not None]
-    numbers = range(len(ranks)) if owners == "all" else OWNERS["mixed" if owners == "static" else owners]
+    numbers = range(min(8, len(ranks)) if owners == "eight" else len(ranks)) if owners in ("eight", "all") else OWNERS["mixed" if owners == "static" else owners]
     owned = [places[owner] if owner >= 0 else -1 for owner in numbers]
     rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
     oracle.begin(rows)
@@ -106,22 +82,43 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
     law.begin(rows)
     blocks = law.rows.device[len(owned)]
     assert adapted.suits(len(owned), law.pairs, blocks) == (0 < len(blocks.table) <= adapted.MOST_BLOCKS)
-    for each in WHOLE if len(blocks.table) else ():
+    for each, biased in product(WHOLE if len(blocks.table) else (), (True, False)):
         x, weight = torch.randn(len(owned), each.inputs, device=HERE).to(dtype), (torch.randn(each.outputs, each.inputs, device=HERE) / 8).to(dtype)
-        base, product = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype)), law._products[each.number]
-        assert adapted.fits(product)
-        with products_as_on_a_tensor_core():
-            places = adapted.found(law.pairs, blocks, law._shapes)
-            found = adapted.multiplied(x, base.weight, base.bias, product, law.pairs, blocks, places)
-        expected = oracle.add(base(x), x, each)
+        base = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype) if biased else None)
+        found, expected = folded(law, base, x, each), oracle.add(base(x), x, each)
         assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+        assert not law._counters.any()
+
+
+def folded(law: Any, base: Linear, x: torch.Tensor, each: Site) -> torch.Tensor:
+    blocks, of_site = law.rows.device[len(x)], law._products[each.number]
+    assert adapted.fits(of_site)
+    with products_as_on_a_tensor_core():
+        places = adapted.found(law.pairs, blocks, law._shapes)
+        return adapted.multiplied(x, base.weight, base.bias, of_site, law.pairs, blocks, places, law._counters)
+
+
+LONG = (site(0, 2 * adapted.CUT + 48, (64, 64)),)  # of three parts, and of five of half the size
+
+
+@pytest.mark.parametrize("ranks", [(4, 16), (8, 72)])
+def test_parts_of_the_inputs_are_added_in_their_order(ranks):
+    slots, law = slots_with(torch.bfloat16, ranks, LONG, HERE, max(32, *ranks))
+    places = [slot.number for slot in slots.slots if slot.there is not None]
+    owned = [places[0], -1, places[0]]
+    rows, oracle = rows_of(owned, [1] * 3, [0, 1, 2]), Law(slots)
+    law.begin(rows), oracle.begin(rows)
+    x, base = torch.randn(3, LONG[0].inputs, device=HERE).bfloat16(), Linear((torch.randn(LONG[0].outputs, LONG[0].inputs, device=HERE) / 8).bfloat16())
+    found, expected = folded(law, base, x, LONG[0]), oracle.add(base(x), x, LONG[0])
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+    assert not law._counters.any()
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_no_product_goes_on_where_bits_must_not_depend_on_the_batch(deterministic, monkeypatch):
     """It would round elsewhere with up to eight blocks than with more."""
     monkeypatch.setattr(adapted, "can_fold", lambda memory: True)
-    slots, _ = slots_with(torch.bfloat16, (8,))
+    slots, _ = slots_with(torch.bfloat16, (8,), SITES)
     law: Any = law_for(SimpleNamespace(fused=True), slots, SITES, deterministic)  # type: ignore[arg-type]
     assert law._may_fold(4, law._blocks(np.array([0, 0, 1, 0], np.int32))) is not deterministic
 
@@ -129,12 +126,12 @@ def test_no_product_goes_on_where_bits_must_not_depend_on_the_batch(deterministi
 def test_tiles_of_several_pieces_are_not_fused():
     assert adapted.pieces_of([(0, 0, 128), (1, 128, 192)]).tolist() == [0, 0, 1]
     assert adapted.pieces_of([(0, 0, 100), (1, 100, 192)]) is None
-    _, law = slots_with(torch.bfloat16, (8,))
-    assert all(product.piece_of is None for product in law._products)
+    _, law = slots_with(torch.bfloat16, (8,), SITES)
+    assert all(each.piece_of is None for each in law._products)
 
 
 def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
-    slots, law = slots_with(torch.bfloat16, (8, 8, 16))
+    slots, law = slots_with(torch.bfloat16, (8, 8, 16), SITES)
     places = [slot.number for slot in slots.slots if slot.there is not None]
     x, y = torch.randn(8, SITES[0].inputs).bfloat16(), torch.randn(8, SITES[0].outputs).bfloat16()
     parts = [torch.zeros(size, dtype=torch.int32) for size in StaticRows.sizes(8, 8)]
@@ -232,5 +229,5 @@ def test_rows_are_laid_out_by_slot():
 
 
 def test_whole_words_are_read_where_all_begins_at_multiples_of_them():
-    _, law = slots_with(torch.bfloat16, (8,))
-    assert [product.grain for product in law._products] == [1, 1, kernels.GRAIN]
+    _, law = slots_with(torch.bfloat16, (8,), SITES)
+    assert [each.grain for each in law._products] == [1, 1, kernels.GRAIN]

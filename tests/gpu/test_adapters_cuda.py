@@ -14,9 +14,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint, write_tokenizer
 from family_cases import write_family
 from plain_adapters import write_adapter
+from slots_of_sites import site, slots_with
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.adapters.product import Law, rows_of
 from sgl.runtime.errors import RuntimeFailure
+from sgl.runtime.layers.linear import Linear
 from sgl.runtime.models.lone_layers import FoldedLayer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -103,6 +106,38 @@ def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_
         errors = first_errors(each, exact)
         assert max(errors) < 0.3 and sum(errors) < 2 * sum(usual) + 0.1, (errors, usual)
         assert max(errors_while_alike(each, added)) < 0.3
+
+
+@pytest.mark.parametrize(("owners", "most"), [([i % 8 for i in range(64)], 16), ([i % 8 for i in range(64)], 32), ([4] * 64, 16), ([1, -1, 0, 1, 5], 16)])
+def test_products_in_a_graph_that_is_replayed(owners, most):
+    """The programs that wait find all of A x by the input of each replay, and leave their counters as they were."""
+    sites = (site(0, 4096, (4096, 1024, 1024)), site(1, 14336, (4096,)), site(2, 2048, (14336, 14336)))
+    slots, law = slots_with(torch.bfloat16, (16, 8, 16, 16, 4, 16, 16, 16), sites, torch.device("cuda"), most)
+    torch.cuda.synchronize()  # slots are filled on a stream of their own
+    places = [slot.number for slot in slots.slots if slot.there is not None]
+    owned = [places[owner] if owner >= 0 else -1 for owner in owners]
+    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
+    law.begin(rows), oracle.begin(rows)
+    inputs = [torch.empty(len(owned), each.inputs, dtype=torch.bfloat16, device="cuda") for each in sites]
+    bases = [Linear(torch.randn(each.outputs, each.inputs, device="cuda").bfloat16() / 4) for each in sites]
+
+    def products() -> list[torch.Tensor]:
+        return [law.product(base, x, each) for base, x, each in zip(bases, inputs, sites, strict=True)]
+
+    assert law._may_fold(len(owned), law.rows.device[len(owned)])
+    products()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = products()
+    for _ in range(50):
+        for x in inputs:
+            x.normal_()
+        graph.replay()
+        for y, base, x, each in zip(found, bases, inputs, sites, strict=True):
+            expected = oracle.add(base(x), x, each)
+            assert ((y - expected).abs().amax(1) < 0.02 * expected.abs().amax(1)).all()
+    assert not law._counters.any()
 
 
 def first_errors(found: list[list[tuple[int, float]]], exact: list[list[tuple[int, float]]]) -> list[float]:
