@@ -6,6 +6,7 @@ does not hold up the others.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -23,18 +24,27 @@ CLASSES = (8, 16, 32, 64, 128, 256, 512, 1024)
 GROWN = 8  # slots of a class where none were asked for
 SILENCE = 256  # times that others ask, after which nothing is kept for one that waited
 PATIENCE = 16  # refusals after which a slot is emptied for one that waits
+RESERVED = 1.0  # seconds for which a slot that was filled for one who waits is kept for it, since it last asked
 
 
 class Slot:
-    """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch that use it."""
+    """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch that use it.
 
-    __slots__ = ("copied", "holds", "memory", "number", "rank", "there", "used")
+    reserved: until when it is kept for who it was filled for, who waits for the copy.
+    """
+
+    __slots__ = ("copied", "holds", "memory", "number", "rank", "reserved", "there", "used")
 
     def __init__(self, number: int, rank: int, memory: Tensor) -> None:
         self.number, self.rank, self.memory = number, rank, memory
         self.there: Adapter | None = None
         self.copied: Any = None  # the event behind the copy that is under way
         self.holds = self.used = 0
+        self.reserved = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        return not self.holds and self.reserved <= time.monotonic()
 
 
 class Slots:
@@ -94,10 +104,13 @@ class Slots:
         fresh = found is None
         if found is None and adapter is not None and (found := self._free_for(adapter)) is not None:
             self._load(found, adapter)
-        if found is None or not self._is_ready(found, waits):
+        if found is None:
+            return False
+        if not self._is_ready(found, waits):
+            found.reserved = time.monotonic() + RESERVED
             return False
         self._clock += 1
-        found.used, found.holds = self._clock, found.holds + 1
+        found.used, found.holds, found.reserved = self._clock, found.holds + 1, 0.0
         if self._refused.pop(digest, 0) or fresh:
             self.misses += 1
         else:
@@ -125,7 +138,8 @@ class Slots:
 
     def empty(self, number: int) -> None:
         """Nothing lies in a slot any more."""
-        self.slots[number].there, self.version = None, self.version + 1
+        slot = self.slots[number]
+        slot.there, slot.reserved, self.version = None, 0.0, self.version + 1
 
     def renew(self, adapter: Adapter) -> None:
         """What lies in a slot is another one of the same digest."""
@@ -151,10 +165,10 @@ class Slots:
         if self._grows and not any(slot.rank >= adapter.rank for slot in self.slots):
             self._make([class_of(adapter.rank)] * GROWN)
         wide = [slot for slot in self.slots if slot.rank >= adapter.rank]
-        free = [slot for slot in wide if not slot.holds and (self._draining is None or slot is not self._draining[1] or self._draining[0] == adapter.digest)]
+        free = [slot for slot in wide if slot.is_free and (self._draining is None or slot is not self._draining[1] or self._draining[0] == adapter.digest)]
         found = min(free, key=lambda slot: (slot.there is not None, slot.rank, slot.used), default=None)
         if found is None:
-            self._wait_longer(adapter, wide)
+            self._wait_longer(adapter, [slot for slot in wide if slot.holds])
         elif not self._makes_room(adapter, found):
             self._wait_longer(adapter, [slot for slot in self.slots if slot.there is not None and slot.there.most_beside and slot.holds])
             return None
@@ -163,7 +177,7 @@ class Slots:
     def _makes_room(self, adapter: Adapter, chosen: Slot) -> bool:
         """Empty slots that nobody holds, until there is room for what this adapter has beside pairs; False: there would not be."""
         others = {slot.number: slot.there.most_beside for slot in self.slots if slot is not chosen and slot.there is not None}
-        idle = sorted((number for number in others if others[number] and not self.slots[number].holds), key=lambda number: self.slots[number].used)
+        idle = sorted((number for number in others if others[number] and self.slots[number].is_free), key=lambda number: self.slots[number].used)
         over = 0 if self.room is None else adapter.most_beside + sum(others.values()) - self.room
         if over > sum(others[number] for number in idle) or self._others_wait(adapter):
             return False

@@ -14,7 +14,7 @@ from .routing import launched
 TURN = 8  # blocks that go through an expert's outputs together
 SINGLE = Tile(16, 64, 1, 4, 4, apart=True)
 FIXED = Tile(64, 64, 1, 3, 4)
-TILES = {24: Tile(32, 128, 1, 3, 4), 48: Tile(64, 64, 1, 3, 4, apart=True)}  # by the rows that an expert has, measured on an H200
+TILES = {10: Tile(16, 128, 1, 3, 4), 24: Tile(32, 128, 1, 3, 4), 48: Tile(64, 128, 1, 3, 4)}  # by the rows that an expert has, measured on an H200
 MANY = Tile(128, 128, 1, 3, 8)
 
 

@@ -414,7 +414,7 @@ def experts_in_few_bits() -> None:
     for form, words, group, kind in kinds:
         texts = texts_of(form, words, kind, 0)
         weight = texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind, "ZERO": 0, "OUTER": kind == "plain"}
-        for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), (PACKED_TILES[24], "silu"), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
+        for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), *((tile, "silu") for tile in PACKED_TILES.values()), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
             shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "APART": tile.apart, "TURN": 8, "TOP": 4 if name else 1, "SINGLE": tile is PACKED_SINGLE}
             flags = {"NAME": name, "LIMITED": bool(name), "BIASED": True, "DEPENDENT": True}
             check(expert_few_bits_kernels.grouped, tile.warps, types | {"words": words}, stages=tile.stages, **weight, **shape, **flags)

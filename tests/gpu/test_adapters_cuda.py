@@ -58,7 +58,7 @@ def test_texts_are_those_of_the_cpu_whatever_lies_in_the_slots(made, options):
             assert engine.stats().adapters["slots_held"] == 0
 
 
-def one_by_one(engine: Engine) -> list[list[int]]:
+def text_of_each(engine: Engine) -> list[list[int]]:
     """Each adapter's text, which nobody uses any more when the next one is wanted."""
     found = []
     for owner in ("0", "1", "2", "3"):
@@ -73,10 +73,10 @@ def test_main_memory_for_two_adapters_is_given_out_again(made):
     base, folders = made
     chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders}
     with Engine(base, device="cpu", threads=1, **chosen) as engine:
-        expected, size = one_by_one(engine), max(info.bytes for info in engine.adapters.list())
+        expected, size = text_of_each(engine), max(info.bytes for info in engine.adapters.list())
     with Engine(base, device="cuda", adapter_slots=2, adapter_memory=2 * size, **chosen) as engine:
         for _ in range(10):
-            assert one_by_one(engine) == expected
+            assert text_of_each(engine) == expected
         assert engine.stats().adapters["reads"] > 2 * len(folders)
 
 
