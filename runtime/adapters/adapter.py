@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from .sites import Site
 
 ALIGNED = 16  # numbers that each matrix begins at a multiple of
 ABSENT = -1
+Memory = Callable[[int], Tensor]  # uint8 [bytes], of any contents
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,14 @@ def span_of(sites: tuple[Site, ...], rank: int) -> int:
 
 
 class Packing:
-    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory. model: whose mixtures of experts may be among these; None: none are."""
+    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory, of which `memory` gives as much as it asks for.
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None) -> None:
-        self._sites, self._dtype, self._model = sites, dtype, model
+    model: whose mixtures of experts may be among these; None: none are.
+    """
+
+    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None, memory: Memory | None = None) -> None:
+        self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or _plain
+        self._rows: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}  # by site and piece: outputs, and the module's rows there
         self._most = max((len(site.modules) for site in sites), default=1)
 
     def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None) -> Adapter:
@@ -98,8 +104,11 @@ class Packing:
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
         for site in taken:
             places[site.number], end = end, end + size_of(site, rank)
-        memory, scales = torch.zeros(end, dtype=self._dtype), np.zeros((len(self._sites), self._most), np.float32)
+        memory = self._memory(end * self._dtype.itemsize).view(self._dtype) if end else torch.zeros(0, dtype=self._dtype)
+        scales = np.zeros((len(self._sites), self._most), np.float32)
         for site in taken:
+            if not _fills(pairs, site, rank):
+                memory[places[site.number] :][: size_of(site, rank)] = 0
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
         return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
 
@@ -133,9 +142,25 @@ class Packing:
                 continue
             first, second, scales[piece] = pairs[module]
             a[piece, : len(first)] = first
+            ours, rows = self._rows_of(site, piece)
+            b[: len(first), ours] = second.to(b.dtype)[rows].T
+
+    def _rows_of(self, site: Site, piece: int) -> tuple[Tensor | slice, Tensor | slice]:
+        key = site.number, piece
+        if key not in self._rows:
             ours = outputs_of(site, piece)
-            rows = torch.from_numpy(site.row_of)[ours]
-            b[: len(first), _run(ours)] = second.to(b.dtype)[_run(rows)].T
+            self._rows[key] = _run(ours), _run(torch.from_numpy(site.row_of)[ours])
+        return self._rows[key]
+
+
+def _plain(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def _fills(pairs: dict[str, Pair], site: Site, rank: int) -> bool:
+    """Whether the pairs leave nothing of the site's memory as it was."""
+    whole = all(module in pairs and len(pairs[module][0]) == rank for module in site.modules)
+    return whole and size_of(site, rank) == rank * (len(site.modules) * site.inputs + site.outputs)
 
 
 def widest_of(pairs: dict[str, Pair]) -> int:

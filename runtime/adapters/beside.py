@@ -64,6 +64,9 @@ class Beside:
     def _gains(self, products: Found, pairs: Pairs) -> dict[str, Tensor]:
         """DoRA: the weight's rows are W + scale * B A, each brought to the length that was trained. Less one; the pair's B has the factor."""
         trained = {module: parts[MAGNITUDE] for module, parts in products.items() if MAGNITUDE in parts}
+        for module in trained:
+            first, second, scale = pairs[module]
+            pairs[module] = first.float(), second.float(), scale
         squares = self._base.squares({module: pairs[module] for module in trained}) if trained else {}
         gains = {}
         for module, stored in trained.items():

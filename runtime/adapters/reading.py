@@ -28,6 +28,7 @@ from .gguf_adapter import FileRows, read_adapter
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 from .sites import WEIGHT, Site
+from .stored_pairs import read_pairs, spoilt
 
 PREFIX = "base_model.model."
 CONFIG, SAFETENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -76,9 +77,8 @@ class Reader:
         found, others = self._sorted(source)
         for module, pair in found.items():
             self._check(source, config, module, pair)
-        pairs = {
-            target.module: (self._tensor(source, pair[A]), self._tensor(source, pair[B]), config.scaling(module)) for module, pair in found.items() if (target := self._target(module))
-        }
+        stored = read_pairs(source, (half for pair in found.values() for half in pair.values()), self._dtype)
+        pairs = {self._name(module): (stored[pair[A].name], stored[pair[B].name], config.scaling(module)) for module, pair in found.items()}
         if self._file_rows is not None:
             pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
         changes = Changes() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
@@ -141,7 +141,7 @@ class Reader:
         source.read(stored, 0, part)
         found = part.view(DTYPES[stored.dtype]).view(stored.shape).float()
         if found.numel() and not bool(torch.stack(found.aminmax()).to(self._dtype).isfinite().all()):
-            raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds nan or values beyond {self._dtype}; the training diverged, or the file is damaged")
+            raise spoilt(source, stored, self._dtype)
         return found
 
     def _check(self, source: Source, config: PeftConfig, module: str, pair: dict[str, Stored]) -> None:

@@ -6,6 +6,7 @@ does not hold up the others.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -55,6 +56,7 @@ class Slots:
         self._draining: tuple[str, Slot] | None = None  # for whom nobody else takes a slot any more
         self._silent = 0  # times that others asked since that one did
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._read: deque[tuple[Any, Adapter]] = deque()  # what copies under way read, each before its event: nobody else may write there
         self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
 
     @property
@@ -87,6 +89,7 @@ class Slots:
         adapter: None: it is not in main memory.  waits: others have work, so a copy need not be waited for.
         """
         found = self._find(digest)
+        self._let_go_of_read()
         self._listen(digest)
         if self._draining is not None and self._draining[1] is found:
             return False
@@ -200,7 +203,15 @@ class Slots:
             there.copy_(adapter.memory, non_blocking=True)
             slot.there = replace(adapter, memory=there, extras=adapter.extras.on(self.device))
             self.placed(slot)
-            slot.copied = None if self._stream is None else self._stream.record_event()
+            if self._stream is not None:
+                slot.copied = self._stream.record_event()
+                self._read.append((slot.copied, adapter))
+        self._let_go_of_read()
+
+    def _let_go_of_read(self) -> None:
+        """Steps wait for a copy on the device; here it has to be over, as the next adapter's bytes come from a CPU."""
+        while self._read and self._read[0][0].query():
+            self._read.popleft()
 
     def placed(self, slot: Slot) -> None:
         """What lies in a slot is another now."""

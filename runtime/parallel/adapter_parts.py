@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..adapters.adapter import Adapter, Packing, widest_of
+from ..adapters.adapter import Adapter, Memory, Packing, widest_of
 from ..adapters.base_weights import WeightsHere
 from ..adapters.extras import Changes, Pair, Table
 from ..adapters.sites import WEIGHT, Site, sites_of
@@ -101,11 +101,13 @@ def parts_of(model: Model, stages: int, ranks: int, whole: WholeExperts | None =
 
 
 class PartsPacking:
-    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`."""
+    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`.  memory: for rank 0's, see `Packing`."""
 
-    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None) -> None:
+    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None, memory: Memory | None = None) -> None:
         packings = [Packing(sites_of(part, by_law), dtype, part) for part in models_by_stage(model, stages, ranks, whole)]
         self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
+        own = models_by_stage(model, stages, ranks, whole)[0]
+        self._parts[0] = Packing(sites_of(own, by_law), dtype, own, memory), self._parts[0][1]
 
     def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
         changes, widest = changes or Changes(), widest_of(pairs)

@@ -26,17 +26,22 @@ def lock(owner: object, memory: Tensor, device: torch.device, option: str) -> we
 
     Raises ConfigError where the driver refuses.
     """
+    locked(memory, device, option)
+    unlock = weakref.finalize(owner, unlocked, memory, device)
+    unlock.atexit = False
+    return unlock
+
+
+def locked(memory: Tensor, device: torch.device, option: str) -> None:
+    """Lock it until `unlocked` is called. Errors as for `lock`."""
     with torch.cuda.device(device):
         status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE | MAPPED))
         if status:
             with suppress(RuntimeError):  # the driver says so once more to whoever launches next
                 torch.zeros(1, device=device)
             raise ConfigError(f"{option}: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask for less")
-    unlock = weakref.finalize(owner, _unlock, memory, device)
-    unlock.atexit = False
-    return unlock
 
 
-def _unlock(memory: Tensor, device: torch.device) -> None:
+def unlocked(memory: Tensor, device: torch.device) -> None:
     with suppress(RuntimeError), torch.cuda.device(device):  # of a device that has failed
         torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
