@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..models.spec import Model
+from ..step.locked_pool import roomy
 from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
 from .mixture_targets import mixtures_of
 from .sites import Site
@@ -91,7 +92,7 @@ class Packing:
     """
 
     def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None, memory: Memory | None = None) -> None:
-        self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or _plain
+        self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or roomy
         self._rows: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}  # by site and piece: outputs, and the module's rows there
         self._most = max((len(site.modules) for site in sites), default=1)
 
@@ -151,10 +152,6 @@ class Packing:
             ours = outputs_of(site, piece)
             self._rows[key] = _run(ours), _run(torch.from_numpy(site.row_of)[ours])
         return self._rows[key]
-
-
-def _plain(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8)
 
 
 def _fills(pairs: dict[str, Pair], site: Site, rank: int) -> bool:

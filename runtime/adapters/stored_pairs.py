@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..loading.header import DTYPES, Stored
 from ..loading.source import FileSource, Source
-from ..step.locked_pool import HUGE_PAGE, huge
+from ..step.locked_pool import roomy
 from ..values import shown
 
 WHOLE = {2: (np.int16, np.uint16), 4: (np.int32, np.uint32), 8: (np.int64, np.uint64)}  # by bytes of a number
@@ -58,7 +58,7 @@ def _runs(source: Source, wanted: Iterable[Stored]) -> Iterator[list[Stored]]:
 def _numbers(source: Source, run: list[Stored]) -> Tensor:
     """One dimension, all tensors of a run. A file that is cut short lacks the last of them."""
     size = run[-1].stop - run[0].start
-    part = huge(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)
+    part = roomy(size)
     source.read(run[-1]._replace(start=run[0].start), 0, part)
     return part.view(DTYPES[run[0].dtype])
 

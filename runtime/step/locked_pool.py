@@ -75,6 +75,7 @@ class LockedPool:
         with self._lock:
             self._closed = True
             self._end()
+            self._held = _Held(self._held.driver)  # what comes back from here on is nobody's
 
     @property
     def bytes(self) -> int:
@@ -133,3 +134,8 @@ def huge(size: int) -> Tensor:
     array = np.frombuffer(space, np.uint8)
     start = -array.ctypes.data % HUGE_PAGE
     return torch.from_numpy(array[start : start + size])
+
+
+def roomy(size: int) -> Tensor:
+    """uint8 [size], on huge pages where it is large: small ones are given one by one, each as long as a copy of some kilobytes."""
+    return huge(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)
