@@ -104,10 +104,10 @@ class PartsPacking:
     """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`.  memory: for rank 0's, see `Packing`."""
 
     def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None, memory: Memory | None = None) -> None:
-        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models_by_stage(model, stages, ranks, whole)]
+        models = models_by_stage(model, stages, ranks, whole)
+        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models]
         self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
-        own = models_by_stage(model, stages, ranks, whole)[0]
-        self._parts[0] = Packing(sites_of(own, by_law), dtype, own, memory), self._parts[0][1]
+        self._parts[0] = Packing(sites_of(models[0], by_law), dtype, models[0], memory), self._parts[0][1]
 
     def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
         changes, widest = changes or Changes(), widest_of(pairs)
