@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from ..models.spec import Model
+from ..step.locked_pool import roomy
 from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
 from .mixture_targets import mixtures_of
 from .sites import Site
 
-Space = Callable[[int, torch.dtype], Tensor]  # so many zeros in main memory
 ALIGNED = 16  # numbers that each matrix begins at a multiple of
 ABSENT = -1
+Memory = Callable[[int], Tensor]  # uint8 [bytes], of any contents
 
 
 @dataclass(frozen=True)
@@ -84,23 +85,19 @@ def span_of(sites: tuple[Site, ...], rank: int) -> int:
     return sum(size_of(site, rank) for site in sites)
 
 
-def zeros(count: int, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(count, dtype=dtype)
-
-
 class Packing:
-    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory. model: whose mixtures of experts may be among these; None: none are.
+    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory, of which `memory` gives as much as it asks for.
 
-    space: gives that memory.
+    model: whose mixtures of experts may be among these; None: none are.
     """
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None, space: Space = zeros) -> None:
-        self._sites, self._dtype, self._model, self._space = sites, dtype, model, space
+    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None, memory: Memory | None = None) -> None:
+        self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or roomy
+        self._rows: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}  # by site and piece: outputs, and the module's rows there
         self._most = max((len(site.modules) for site in sites), default=1)
-        self._places: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}
 
-    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None, space: Space | None = None) -> Adapter:
-        """widest: rank of the widest pair, where others are packed elsewhere.  space: None: its own."""
+    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None) -> Adapter:
+        """widest: rank of the widest pair, where others are packed elsewhere."""
         extras = Extras() if changes is None else self._extras(changes)
         widest = widest_of(pairs) if widest is None else widest
         rank = max(8, -(-widest // 8) * 8)
@@ -108,8 +105,11 @@ class Packing:
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
         for site in taken:
             places[site.number], end = end, end + size_of(site, rank)
-        memory, scales = (space or self._space)(end, self._dtype), np.zeros((len(self._sites), self._most), np.float32)
+        memory = self._memory(end * self._dtype.itemsize).view(self._dtype) if end else torch.zeros(0, dtype=self._dtype)
+        scales = np.zeros((len(self._sites), self._most), np.float32)
         for site in taken:
+            if not _fills(pairs, site, rank):
+                memory[places[site.number] :][: size_of(site, rank)] = 0
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
         return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
 
@@ -142,16 +142,22 @@ class Packing:
             if module not in pairs:
                 continue
             first, second, scales[piece] = pairs[module]
-            ours, rows = self._of_piece(site, piece)
             a[piece, : len(first)] = first
-            b[: len(first), ours] = second[rows].T
+            ours, rows = self._rows_of(site, piece)
+            b[: len(first), ours] = second.to(b.dtype)[rows].T
 
-    def _of_piece(self, site: Site, piece: int) -> tuple[Tensor | slice, Tensor | slice]:
-        """The outputs of a module, and its rows in their order."""
-        if (site.number, piece) not in self._places:
+    def _rows_of(self, site: Site, piece: int) -> tuple[Tensor | slice, Tensor | slice]:
+        key = site.number, piece
+        if key not in self._rows:
             ours = outputs_of(site, piece)
-            self._places[site.number, piece] = _run(ours), _run(torch.from_numpy(site.row_of)[ours])
-        return self._places[site.number, piece]
+            self._rows[key] = _run(ours), _run(torch.from_numpy(site.row_of)[ours])
+        return self._rows[key]
+
+
+def _fills(pairs: dict[str, Pair], site: Site, rank: int) -> bool:
+    """Whether the pairs leave nothing of the site's memory as it was."""
+    whole = all(module in pairs and len(pairs[module][0]) == rank for module in site.modules)
+    return whole and size_of(site, rank) == rank * (len(site.modules) * site.inputs + site.outputs)
 
 
 def widest_of(pairs: dict[str, Pair]) -> int:

@@ -20,7 +20,7 @@ from ..loading.plan import renamed
 from ..loading.source import Source, safetensors
 from ..models.spec import Model
 from ..values import shown
-from .adapter import Adapter, Packing, Space, zeros
+from .adapter import Adapter, Packing
 from .base_weights import BaseWeights
 from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
 from .extras import Changes, Pair
@@ -28,6 +28,7 @@ from .gguf_adapter import FileRows, read_adapter
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 from .sites import WEIGHT, Site
+from .stored_pairs import read_pairs, spoilt
 
 PREFIX = "base_model.model."
 CONFIG, SAFETENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -52,13 +53,13 @@ class Reader:
     """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
     base: the model's weights, with which what comes beside the pairs is laid out; None: only pairs are read.
-    packing: lays pairs into memory; None: for one rank, in memory that `space` gives.  file: the model is that of a GGUF file.
+    packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
     """
 
-    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: Packs | None = None, file: Path | None = None, space: Space = zeros) -> None:
+    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: Packs | None = None, file: Path | None = None) -> None:
         self._file_rows = None if file is None else FileRows(file, model)
         self._model, self._pickles, self._dtype, self._base = model, pickles, dtype, base
-        self._packing = packing or Packing(sites, dtype, model, space)
+        self._packing = packing or Packing(sites, dtype, model)
         self._targets = {module: Target(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
         self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
@@ -76,9 +77,8 @@ class Reader:
         found, others = self._sorted(source)
         for module, pair in found.items():
             self._check(source, config, module, pair)
-        pairs = {
-            target.module: (self._stored(source, pair[A]), self._stored(source, pair[B]), config.scaling(module)) for module, pair in found.items() if (target := self._target(module))
-        }
+        stored = read_pairs(source, (half for pair in found.values() for half in pair.values()), self._dtype)
+        pairs = {self._name(module): (stored[pair[A].name], stored[pair[B].name], config.scaling(module)) for module, pair in found.items()}
         if self._file_rows is not None:
             pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
         changes = Changes() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
@@ -136,16 +136,12 @@ class Reader:
         return f"{self._model.architecture} has no module {shown(module)} that adapters can change here; supported are {', '.join(ends)} of its layers"
 
     def _tensor(self, source: Source, stored: Stored) -> Tensor:
-        """In float32."""
-        return self._stored(source, stored).float()
-
-    def _stored(self, source: Source, stored: Stored) -> Tensor:
-        """As it is in the file. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
+        """In float32. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
         part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
         source.read(stored, 0, part)
-        found = part.view(DTYPES[stored.dtype]).view(stored.shape)
+        found = part.view(DTYPES[stored.dtype]).view(stored.shape).float()
         if found.numel() and not bool(torch.stack(found.aminmax()).to(self._dtype).isfinite().all()):
-            raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds nan or values beyond {self._dtype}; the training diverged, or the file is damaged")
+            raise spoilt(source, stored, self._dtype)
         return found
 
     def _check(self, source: Source, config: PeftConfig, module: str, pair: dict[str, Stored]) -> None:

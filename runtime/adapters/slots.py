@@ -7,6 +7,7 @@ does not hold up the others.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -64,8 +65,8 @@ class Slots:
         self._refused: dict[str, int] = {}
         self._draining: tuple[str, Slot] | None = None  # for whom nobody else takes a slot any more
         self._silent = 0  # times that others asked since that one did
-        self._sources: list[tuple[Any, Tensor]] = []  # that copies under way read from: it must not be given to others meanwhile
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._read: deque[tuple[Any, Adapter]] = deque()  # what copies under way read, each before its event: nobody else may write there
         self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
 
     @property
@@ -98,6 +99,7 @@ class Slots:
         adapter: None: it is not in main memory.  waits: others have work, so a copy need not be waited for.
         """
         found = self._find(digest)
+        self._let_go_of_read()
         self._listen(digest)
         if self._draining is not None and self._draining[1] is found:
             return False
@@ -215,10 +217,15 @@ class Slots:
             there.copy_(adapter.memory, non_blocking=True)
             slot.there = replace(adapter, memory=there, extras=adapter.extras.on(self.device))
             self.placed(slot)
-            slot.copied = None if self._stream is None else self._stream.record_event()
-        self._sources = [(done, source) for done, source in self._sources if not done.query()]
-        if slot.copied is not None:
-            self._sources.append((slot.copied, adapter.memory))
+            if self._stream is not None:
+                slot.copied = self._stream.record_event()
+                self._read.append((slot.copied, adapter))
+        self._let_go_of_read()
+
+    def _let_go_of_read(self) -> None:
+        """Steps wait for a copy on the device; here it has to be over, as the next adapter's bytes come from a CPU."""
+        while self._read and self._read[0][0].query():
+            self._read.popleft()
 
     def placed(self, slot: Slot) -> None:
         """What lies in a slot is another now."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError, RuntimeFailure
+from ..step.locked_pool import LockedPool
 from .adapter import Adapter
 
 
@@ -37,14 +38,15 @@ class Kept:
 
 
 class HostStore:
-    """All methods are thread-safe. read: reads a directory, pairs into memory of its own choice.  budget: bytes; what is pinned or in use may exceed it.
-    pages_locked: what adapters have beside pairs is locked too.
+    """All methods are thread-safe. read: reads a directory.  budget: bytes; what is pinned or in use may exceed it.
+
+    locked: the pool that `read` lays pairs into; None: main memory may be paged out.
 
     reads: of files, those that were let go before included.  let_go: adapters that had to make room.
     """
 
-    def __init__(self, read: Callable[[Path], Adapter], budget: int, pages_locked: bool) -> None:
-        self._read, self._budget, self._locks_pages = read, budget, pages_locked
+    def __init__(self, read: Callable[[Path], Adapter], budget: int, locked: LockedPool | None = None) -> None:
+        self._read, self._budget, self._locked = read, budget, locked
         self._kept: dict[str, Kept] = {}
         self._clock = 0
         self._reader: ThreadPoolExecutor | None = None
@@ -60,9 +62,7 @@ class HostStore:
         """Read from its files, on the caller's thread."""
         self.reads += 1
         adapter = self._read(path)
-        if not self._locks_pages:
-            return adapter
-        return replace(adapter, extras=adapter.extras.locked())
+        return adapter if self._locked is None else replace(adapter, extras=adapter.extras.locked())
 
     def name(self, adapter: Adapter, path: Path, pinned: bool) -> Kept:
         """One more name means this adapter."""
@@ -132,6 +132,8 @@ class HostStore:
     def close(self) -> None:
         if self._reader is not None:
             self._reader.shutdown(wait=False, cancel_futures=True)
+        if self._locked is not None:
+            self._locked.close()
 
     def _again(self, kept: Kept) -> Adapter:
         with torch.inference_mode():

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..adapters.adapter import Space, zeros
+from ..adapters.adapter import Memory, Packing
 from ..adapters.base_weights import WeightsHere
 from ..adapters.laws import adapted_sites, by_law, law_for, reads_more
 from ..adapters.reading import Reader
@@ -27,7 +27,7 @@ from ..parallel.adapter_parts import (
     most_of_a_rank,
     parts_of,
 )
-from ..step.locked import LockedPieces
+from ..step.locked_pool import LockedPool, driver_of
 from .config import Resolved
 from .core import EngineCore
 from .ranks_side import RanksSide
@@ -81,25 +81,25 @@ def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: 
     slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None, room=room_of(model, config))
     shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
     budget = parse_memory(config.adapter_memory, "adapter_memory")
-    space = LockedPieces(choice.device, budget // 8, "adapter_memory").take if gpu else zeros
-    reader = _reader(model, sites, config, side, path, space)
-    made = Adapters(HostStore(reader.read, budget, pages_locked=gpu), slots, shadow, config.strict)
+    locked = LockedPool(driver_of(choice.device, "adapter_memory"), budget // 8) if gpu else None
+    reader = _reader(model, sites, config, side, path, None if locked is None else locked.take)
+    made = Adapters(HostStore(reader.read, budget, locked), slots, shadow, config.strict)
     model.adapted = shadow
     for name, folder in (config.adapters or {}).items():
         made.load(name, str(Path(folder).absolute()))
     return made
 
 
-def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None, path: Path | None, space: Space) -> Reader:
+def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None, path: Path | None, memory: Memory | None) -> Reader:
     pickles, here = config.load_format == "pt", WeightsHere(model, sites)
     file = path if path is not None and is_gguf(path) else None
     more = reads_more(model, config.deterministic, path, None if side is None else side.part.whole)
     if side is None:
-        return Reader(model.config, sites, model.dtype, pickles, base=here if more else None, file=file, space=space)
+        return Reader(model.config, sites, model.dtype, pickles, base=here if more else None, packing=Packing(sites, model.dtype, model.config, memory), file=file)
     whole, law, shape = side.part.whole, by_law(model, config.deterministic, path), (config.pipeline_parallel, config.tensor_parallel)
     all_sites = sites_of(whole, law)
     weights = WeightsOfRanks(here, side.team, parts_of(whole, *shape, config.whole_experts), all_sites)
-    return Reader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=PartsPacking(whole, *shape, model.dtype, law, config.whole_experts, space))
+    return Reader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=PartsPacking(whole, *shape, model.dtype, law, config.whole_experts, memory))
 
 
 def adapters_told(core: EngineCore) -> dict[str, Any]:

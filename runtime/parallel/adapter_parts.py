@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..adapters.adapter import Adapter, Packing, Space, widest_of, zeros
+from ..adapters.adapter import Adapter, Memory, Packing, widest_of
 from ..adapters.base_weights import WeightsHere
 from ..adapters.extras import Changes, Pair, Table
 from ..adapters.sites import WEIGHT, Site, sites_of
@@ -101,19 +101,17 @@ def parts_of(model: Model, stages: int, ranks: int, whole: WholeExperts | None =
 
 
 class PartsPacking:
-    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`.  space: of rank 0's part."""
+    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`.  memory: for rank 0's, see `Packing`."""
 
-    def __init__(
-        self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None, space: Space = zeros
-    ) -> None:
-        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models_by_stage(model, stages, ranks, whole)]
-        self._space = space
+    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None, memory: Memory | None = None) -> None:
+        models = models_by_stage(model, stages, ranks, whole)
+        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models]
         self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
+        self._parts[0] = Packing(sites_of(models[0], by_law), dtype, models[0], memory), self._parts[0][1]
 
     def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
         changes, widest = changes or Changes(), widest_of(pairs)
-        spaces = [self._space] + [zeros] * (len(self._parts) - 1)
-        parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest, space) for (packing, part), space in zip(self._parts, spaces, strict=True)]
+        parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
         beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
         most = max(part.most_beside for part in parts)

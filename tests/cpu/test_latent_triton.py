@@ -83,7 +83,7 @@ def test_a_padded_batch_of_a_graph() -> None:
     torch.testing.assert_close(backend.attend(q, None, None, 0, padded)[:4], expected)
 
 
-@pytest.mark.parametrize("room, stages", [(True, 3), (False, 2)])
+@pytest.mark.parametrize("room, stages", [(True, 5), (False, 2)])
 def test_more_is_under_way_where_there_is_room(room: bool, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_latent, "has_room", lambda device: room)
     backend = World(layout(layer(20, 32, 16)), DECODES, torch.bfloat16).backend("triton")

@@ -58,28 +58,6 @@ def test_texts_are_those_of_the_cpu_whatever_lies_in_the_slots(made, options):
             assert engine.stats().adapters["slots_held"] == 0
 
 
-def text_of_each(engine: Engine) -> list[list[int]]:
-    """Each adapter's text, which nobody uses any more when the next one is wanted."""
-    found = []
-    for owner in ("0", "1", "2", "3"):
-        sequence = engine.open(adapter=owner)
-        sequence.extend(list(range(30, 50)))
-        found.append(sequence.generate(GREEDY).result(60).token_ids)
-        sequence.close()
-    return found
-
-
-def test_main_memory_for_two_adapters_is_given_out_again(made):
-    base, folders = made
-    chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders}
-    with Engine(base, device="cpu", threads=1, **chosen) as engine:
-        expected, size = text_of_each(engine), max(info.bytes for info in engine.adapters.list())
-    with Engine(base, device="cuda", adapter_slots=2, adapter_memory=2 * size, **chosen) as engine:
-        for _ in range(10):
-            assert text_of_each(engine) == expected
-        assert engine.stats().adapters["reads"] > 2 * len(folders)
-
-
 def scores(engine: Engine) -> list[list[tuple[int, float]]]:
     sequences = [engine.open(adapter=owner) for owner in OWNERS]
     for i, sequence in enumerate(sequences):
@@ -256,3 +234,31 @@ def test_mixers_and_mixtures_of_experts(case, tmp_path):
         assert set(engine.info()["adapters"]["outside"]) == ({*folders} if case in EXPERTS else set())
         for _ in range(6):
             assert texts(engine) == expected
+
+
+def test_locked_memory_of_adapters_that_were_let_go_is_that_of_the_next(made):
+    base, folders = made
+    options: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapter_slots": 2}
+    prompt = list(range(30, 50))
+
+    def told(engine: Engine, name: str) -> list[int]:
+        sequence = engine.open(adapter=name)
+        sequence.extend(prompt)
+        found = sequence.generate(GREEDY).result(60).token_ids
+        sequence.close()
+        return found
+
+    with Engine(base, device="cuda", adapters=folders, **options) as engine:
+        expected = {name: told(engine, name) for name in folders}
+        most = max(engine.adapters.get(name).bytes for name in folders)
+    assert len({tuple(text) for text in expected.values()}) > 1
+    with Engine(base, device="cuda", adapters=folders, adapter_memory=most, **options) as engine:
+        for _ in range(10):
+            assert {name: told(engine, name) for name in folders} == expected
+        store = engine._core.adapters.store
+        assert store.let_go > 10 and store.reads > 10
+        pool = store._locked
+        assert pool is not None and pool.bytes <= 8 * most  # of some 40 readings
+        kept = [each.adapter for each in store if each.adapter is not None]
+        assert kept and all(adapter.memory.is_pinned() for adapter in kept)
+    assert pool.bytes == 0

@@ -1,0 +1,141 @@
+"""Pieces of locked main memory that are given out again: locking takes the driver longer than filling."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import RuntimeFailure
+from .locked import ALIGNMENT, locked, unlocked
+
+HUGE_PAGE = 2 << 20
+WASTE = 1.25  # a free piece is given to who needs at least this part of it
+
+
+class Driver(NamedTuple):
+    """What is asked of it, each with a piece. lock: raises where it refuses."""
+
+    lock: Callable[[Tensor], None]
+    unlock: Callable[[Tensor], None]
+
+
+def driver_of(device: torch.device, option: str) -> Driver:
+    return Driver(lambda memory: locked(memory, device, option), lambda memory: unlocked(memory, device))
+
+
+class _Held:
+    """All pieces by their address, what of them is free, the oldest first, and what came back and is not counted yet."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.pieces: dict[int, Tensor] = {}
+        self.free: list[Tensor] = []
+        self.back: deque[Tensor] = deque()
+
+    def unlock_all(self) -> None:
+        self.free.clear()
+        self.back.clear()
+        while self.pieces:
+            self.driver.unlock(self.pieces.popitem()[1])
+
+
+class LockedPool:
+    """Thread-safe. spare: bytes that may stay locked while nobody has them, or the largest piece, if this is more.
+
+    A piece comes back when nothing is left of its tensor, views included. Whoever lets go the last of it asks nothing of the driver,
+    which may wait for the device: too many free ones are unlocked by who takes the next.
+    """
+
+    def __init__(self, driver: Driver, spare: int) -> None:
+        self._held, self._spare, self._lock, self._closed = _Held(driver), spare, threading.Lock(), False
+        self._end = weakref.finalize(self, self._held.unlock_all)
+        self._end.atexit = False
+
+    def take(self, size: int) -> Tensor:
+        """uint8 [size], of any contents. Raises what the driver's refusal raises."""
+        with self._lock:
+            self._check_open()
+            self._collect()
+            piece = self._fitting(size)
+            for each in self._too_many():
+                self._held.driver.unlock(each)
+        return self._given(self._fresh(size) if piece is None else piece, size)
+
+    def close(self) -> None:
+        """Unlock all. Tensors that are out stay readable."""
+        with self._lock:
+            self._closed = True
+            self._end()
+            self._held = _Held(self._held.driver)  # what comes back from here on is nobody's
+
+    @property
+    def bytes(self) -> int:
+        """That are locked."""
+        with self._lock:
+            return sum(len(piece) for piece in self._held.pieces.values())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeFailure("the engine was closed while an adapter was read into locked memory")
+
+    def _collect(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._held.free.append(self._held.back.popleft())
+
+    def _fitting(self, size: int) -> Tensor | None:
+        most = max(size * WASTE, ALIGNMENT)
+        fits = [index for index, piece in enumerate(self._held.free) if size <= len(piece) <= most]
+        return self._held.free.pop(min(fits, key=lambda index: len(self._held.free[index]))) if fits else None
+
+    def _too_many(self) -> list[Tensor]:
+        """The oldest free pieces beyond the limit, which are no longer ours."""
+        most = max(self._spare, max(map(len, self._held.pieces.values()), default=0))
+        over, found = sum(map(len, self._held.free)) - most, []
+        while over > 0:
+            found.append(self._held.free.pop(0))
+            del self._held.pieces[found[-1].data_ptr()]
+            over -= len(found[-1])
+        return found
+
+    def _fresh(self, size: int) -> Tensor:
+        piece = huge(-(-size // ALIGNMENT) * ALIGNMENT)
+        piece.numpy()[::ALIGNMENT] = 0  # the system gives it here, not while the driver is asked, which serves one after the other
+        self._held.driver.lock(piece)
+        with self._lock:
+            if self._closed:
+                self._held.driver.unlock(piece)
+            self._check_open()
+            self._held.pieces[piece.data_ptr()] = piece
+        return piece
+
+    def _given(self, piece: Tensor, size: int) -> Tensor:
+        """The array is what all views of the tensor hold."""
+        array = piece.numpy()[:size]
+        weakref.finalize(array, self._held.back.append, piece).atexit = False
+        return torch.from_numpy(array)
+
+
+def huge(size: int) -> Tensor:
+    """uint8 [size], which the system gives when they are written, on huge pages where it has them."""
+    space = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if hasattr(mmap, "MAP_ANONYMOUS") else mmap.mmap(-1, size + HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # of a system without
+            space.madvise(mmap.MADV_HUGEPAGE)
+    array = np.frombuffer(space, np.uint8)
+    start = -array.ctypes.data % HUGE_PAGE
+    return torch.from_numpy(array[start : start + size])
+
+
+def roomy(size: int) -> Tensor:
+    """uint8 [size], on huge pages where it is large: small ones are given one by one, each as long as a copy of some kilobytes."""
+    return huge(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)
