@@ -111,12 +111,12 @@ class Slots:
         if not self._is_ready(found, waits):
             found.reserved = time.monotonic() + RESERVED
             return False
-        self._clock += 1
-        found.used, found.holds, found.reserved = self._clock, found.holds + 1, 0.0
-        if self._refused.pop(digest, 0) or fresh:
+        if self._refused.pop(digest, 0) or fresh or found.reserved:
             self.misses += 1
         else:
             self.hits += 1
+        self._clock += 1
+        found.used, found.holds, found.reserved = self._clock, found.holds + 1, 0.0
         return True
 
     def drop(self, digest: str) -> None:

@@ -106,7 +106,7 @@ def adapters_told(core: EngineCore) -> dict[str, Any]:
     """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the reason in `why`.
 
     one_row: the kernels of a single row add what adapters do, in layers whose products all have such kernels.
-    outside: by name, what adapters change whose steps run outside of the compiled step.
+    outside: by name, what adapters change whose steps run outside of the compiled step, of those that the engine began with; `adapters.list()` tells of all.
     """
     if isinstance(core.adapters, str):
         return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}

@@ -67,7 +67,7 @@ def test_each_copy_serves_who_it_was_made_for(clock: Clock, monkeypatch: pytest.
         waiting = [each for each in waiting if each not in running]
         if not waiting:
             break
-    assert not waiting and slots.loads == 40
+    assert not waiting and slots.loads == slots.misses == 40 and not slots.hits
 
 
 def test_who_gives_up_keeps_its_slot_for_a_moment(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
