@@ -54,6 +54,123 @@ def share(highest, weight, sinks_ptr, heads, real):
     return found
 
 
+@triton.jit
+def dealt(lengths, each, item, sequences, SEQUENCES_P2: tl.constexpr):
+    """How many items each sequence has, of `each` keys or so, and whose the item is: `sequences` or more where it is nobody's."""
+    items = tl.maximum((lengths + each // 2) // each, 1)
+    items = tl.where(tl.arange(0, SEQUENCES_P2) < sequences, items, 0)
+    ends = tl.cumsum(items, 0)
+    return items, tl.sum((ends <= item).to(tl.int32), 0)
+
+
+@triton.jit
+def own(items, sequence, SEQUENCES_P2: tl.constexpr):
+    """A sequence's first item, and how many it has."""
+    every = tl.arange(0, SEQUENCES_P2)
+    return tl.sum(tl.where(every < sequence, items, 0), 0), tl.sum(tl.where(every == sequence, items, 0), 0)
+
+
+@triton.jit
+def _lengths(contexts_ptr, skip_ptr, sequences, SEQUENCES_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """Keys that each sequence sees."""
+    every = tl.arange(0, SEQUENCES_P2)
+    lengths = tl.load(contexts_ptr + every, mask=every < sequences, other=0)
+    if skip_ptr is not None:
+        lengths -= tl.load(skip_ptr + every, mask=every < sequences, other=0) * PAGE
+    if CHUNK > 0:
+        lengths = tl.minimum(lengths, (lengths + CHUNK - 1) % CHUNK + 1)
+    if WINDOW > 0:
+        lengths = tl.minimum(lengths, WINDOW)
+    return lengths
+
+
+@triton.jit
+def _first_seen(context, sequence, skip_ptr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """The first key that a sequence's newest token sees."""
+    start = 0
+    if skip_ptr is not None:
+        start = tl.load(skip_ptr + sequence) * PAGE
+    if WINDOW > 0:
+        start = tl.maximum(context - WINDOW, 0)
+    if CHUNK > 0:
+        start = tl.maximum(start, (context - 1) // CHUNK * CHUNK)
+    return start
+
+
+@triton.jit
+def _heads_of(base, places, dims, DIM: tl.constexpr, DIM_P2: tl.constexpr):
+    if DIM == DIM_P2:
+        found = tl.load(base + places)
+    else:
+        found = tl.load(base + places, mask=dims[None, :] < DIM, other=0.0)
+    return found
+
+
+@triton.jit
+def _turn(
+    q, highest, weight, mixed, keys, end, page_row, k_base, v_base, kv_slot, scale, inner,
+    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One turn of the online softmax, over `keys`."""
+    dims, seen = tl.arange(0, DIM_P2), keys < end
+    pages = tl.load(page_row + keys // PAGE, mask=seen, other=0)
+    slots = tl.where(seen, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
+    places = slots[:, None] * kv_slot + dims[None, :]
+    k = _heads_of(k_base, places, dims, DIM, DIM_P2)
+    scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
+    if CAPPED:
+        scores = tanh(scores * inner)
+    scores = tl.where(seen[None, :], scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    fade = tl.exp2(highest - higher)
+    weight = weight * fade + tl.sum(weights, 1)
+    v = _heads_of(v_base, places, dims, DIM, DIM_P2)
+    mixed = mixed * fade[:, None]
+    mixed = tl.dot(weights.to(q.dtype), v.to(q.dtype), mixed, input_precision=PRECISION)
+    return higher, weight, mixed
+
+
+@triton.jit
+def _merged(
+    partial_ptr, maxima_ptr, sums_ptr, first_item, live, head,
+    KV_HEADS: tl.constexpr, GROUP_P2: tl.constexpr, DIM_P2: tl.constexpr, MERGED: tl.constexpr,
+):  # fmt: skip
+    """Of the partial results of a sequence's items, MERGED at a time: what they mix to, not divided yet, the highest score and the sum of weights."""
+    few, splits, dims = tl.arange(0, GROUP_P2), tl.arange(0, MERGED), tl.arange(0, DIM_P2)
+    top = tl.full([GROUP_P2], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_P2], tl.float32)
+    result = tl.zeros([GROUP_P2, DIM_P2], tl.float32)
+    for chunk in range(0, live, MERGED):
+        there = chunk + splits < live
+        whose = ((first_item + chunk + splits) * KV_HEADS + head)[:, None] * GROUP_P2 + few[None, :]
+        maxima = tl.load(maxima_ptr + whose, mask=there[:, None], other=float("-inf"), cache_modifier=".cg")
+        sums = tl.load(sums_ptr + whose, mask=there[:, None], other=0.0, cache_modifier=".cg")
+        tiles = tl.load(partial_ptr + whose[:, :, None] * DIM_P2 + dims[None, None, :], mask=there[:, None, None], other=0.0, cache_modifier=".cg")
+        new_top = tl.maximum(top, tl.max(maxima, 0))
+        factors = tl.exp2(maxima - new_top[None, :])
+        fade = tl.exp2(top - new_top)
+        total = total * fade + tl.sum(sums * factors, 0)
+        result = result * fade[:, None] + tl.sum(tiles * factors[:, :, None], 0)
+        top = new_top
+    return result, top, total
+
+
+@triton.jit
+def _write(
+    result, highest, weight, out_ptr, lse_ptr, sinks_ptr, v_scale, sequence, head, members,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
+):  # fmt: skip
+    """What the heads of a group attend, and the logarithms of their weights' sums where they are wanted. members: rows of `result`."""
+    dims, real = tl.arange(0, DIM_P2), members < GROUP
+    shares = share(highest, weight, sinks_ptr, head * GROUP + members, real)
+    done = result * (v_scale * shares)[:, None]
+    heads = (sequence * KV_HEADS + head) * GROUP
+    tl.store(out_ptr + heads * DIM + members[:, None] * DIM + dims[None, :], done.to(out_ptr.dtype.element_ty), mask=real[:, None] & (dims[None, :] < DIM))
+    if lse_ptr is not None:
+        tl.store(lse_ptr + heads + members, highest + tl.log2(weight), mask=real)
+
+
 @entry
 @triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def decode_kernel(
@@ -72,34 +189,15 @@ def decode_kernel(
         gdc_launch_dependents()
     head = tl.program_id(0) % KV_HEADS
     item = tl.program_id(0) // KV_HEADS
-
-    # Deal out: items per sequence, this item's sequence, and which of its items this is.
-    all_sequences = tl.arange(0, SEQUENCES_P2)
-    lengths = tl.load(contexts_ptr + all_sequences, mask=all_sequences < sequences, other=0)
-    if skip_ptr is not None:
-        lengths -= tl.load(skip_ptr + all_sequences, mask=all_sequences < sequences, other=0) * PAGE
-    if CHUNK > 0:
-        lengths = tl.minimum(lengths, (lengths + CHUNK - 1) % CHUNK + 1)
-    if WINDOW > 0:
-        lengths = tl.minimum(lengths, WINDOW)
+    lengths = _lengths(contexts_ptr, skip_ptr, sequences, SEQUENCES_P2, PAGE, WINDOW, CHUNK)
     each = tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST)
-    items = tl.maximum((lengths + each // 2) // each, 1)
-    items = tl.where(all_sequences < sequences, items, 0)
-    ends = tl.cumsum(items, 0)
-    sequence = tl.sum((ends <= item).to(tl.int32), 0)
+    items, sequence = dealt(lengths, each, item, sequences, SEQUENCES_P2)
     if sequence >= sequences:
         return
-    first_item = tl.sum(tl.where(all_sequences < sequence, items, 0), 0)
-    own_items = tl.sum(tl.where(all_sequences == sequence, items, 0), 0)
+    first_item, own_items = own(items, sequence, SEQUENCES_P2)
 
     context = tl.load(contexts_ptr + sequence)
-    start = 0
-    if skip_ptr is not None:
-        start = tl.load(skip_ptr + sequence) * PAGE
-    if WINDOW > 0:
-        start = tl.maximum(context - WINDOW, 0)
-    if CHUNK > 0:
-        start = tl.maximum(start, (context - 1) // CHUNK * CHUNK)
+    start = _first_seen(context, sequence, skip_ptr, PAGE, WINDOW, CHUNK)
     run = tl.cdiv(tl.cdiv(context - start, own_items), BLOCK_N) * BLOCK_N
     live = tl.cdiv(context - start, run)
     begin = start + (item - first_item) * run
@@ -115,46 +213,16 @@ def decode_kernel(
     real = (members[:, None] < GROUP) & (dims[None, :] < DIM)
     q_places = sequence * q_token + (head * GROUP + members[:, None]) * q_head + dims[None, :]
     q = tl.load(q_ptr + q_places, mask=real, other=0.0)  # [BLOCK_M, DIM_P2]
-    k_base = k_ptr + head * kv_head
-    v_base = v_ptr + head * kv_head
-
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_M], tl.float32)
     mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
     for block in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
-        keys = block + tl.arange(0, BLOCK_N)
-        seen = keys < end
-        pages = tl.load(page_row + keys // PAGE, mask=seen, other=0)
-        slots = tl.where(seen, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
-        places = slots[:, None] * kv_slot + dims[None, :]
-        if DIM == DIM_P2:
-            k = tl.load(k_base + places)
-        else:
-            k = tl.load(k_base + places, mask=dims[None, :] < DIM, other=0.0)
-        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
-        if CAPPED:
-            scores = tanh(scores * inner)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, 1) * scale)
-        weights = tl.exp2(scores * scale - higher[:, None])
-        fade = tl.exp2(highest - higher)
-        weight = weight * fade + tl.sum(weights, 1)
-        if DIM == DIM_P2:
-            v = tl.load(v_base + places)
-        else:
-            v = tl.load(v_base + places, mask=dims[None, :] < DIM, other=0.0)
-        mixed = mixed * fade[:, None]
-        mixed = tl.dot(weights.to(q.dtype), v.to(q.dtype), mixed, input_precision=PRECISION)
-        highest = higher
-
-    out_places = (sequence * KV_HEADS + head) * GROUP * DIM + members[:, None] * DIM + dims[None, :]
+        highest, weight, mixed = _turn(
+            q, highest, weight, mixed, block + tl.arange(0, BLOCK_N), end, page_row, k_ptr + head * kv_head, v_ptr + head * kv_head, kv_slot,
+            scale, inner, DIM, DIM_P2, PAGE, CAPPED, PRECISION,
+        )  # fmt: skip
     if live == 1:
-        shares = share(highest, weight, sinks_ptr, head * GROUP + members, members < GROUP)
-        done = mixed * (v_scale * shares)[:, None]
-        tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=real)
-        if lse_ptr is not None:
-            heads = (sequence * KV_HEADS + head) * GROUP + members
-            tl.store(lse_ptr + heads, highest + tl.log2(weight), mask=members < GROUP)
+        _write(mixed, highest, weight, out_ptr, lse_ptr, sinks_ptr, v_scale, sequence, head, members, KV_HEADS, GROUP, DIM, DIM_P2)
         return
 
     place = item * KV_HEADS + head
@@ -167,36 +235,8 @@ def decode_kernel(
     arrived = tl.atomic_add(counter_ptr + sequence * KV_HEADS + head, 1, sem="acq_rel")
     if arrived == live - 1:
         tl.debug_barrier()
-        few = tl.arange(0, GROUP_P2)
-        splits = tl.arange(0, MERGED)
-        top = tl.full([GROUP_P2], float("-inf"), tl.float32)
-        total = tl.zeros([GROUP_P2], tl.float32)
-        result = tl.zeros([GROUP_P2, DIM_P2], tl.float32)
-        for chunk in range(0, live, MERGED):
-            there = chunk + splits < live
-            whose = ((first_item + chunk + splits) * KV_HEADS + head)[:, None] * GROUP_P2 + few[None, :]
-            maxima = tl.load(
-                maxima_ptr + whose, mask=there[:, None], other=float("-inf"), cache_modifier=".cg"
-            )
-            sums = tl.load(sums_ptr + whose, mask=there[:, None], other=0.0, cache_modifier=".cg")
-            tiles = tl.load(
-                partial_ptr + whose[:, :, None] * DIM_P2 + dims[None, None, :],
-                mask=there[:, None, None], other=0.0, cache_modifier=".cg",
-            )  # fmt: skip
-            new_top = tl.maximum(top, tl.max(maxima, 0))
-            factors = tl.exp2(maxima - new_top[None, :])
-            fade_all = tl.exp2(top - new_top)
-            total = total * fade_all + tl.sum(sums * factors, 0)
-            result = result * fade_all[:, None] + tl.sum(tiles * factors[:, :, None], 0)
-            top = new_top
-        shares = share(top, total, sinks_ptr, head * GROUP + few, few < GROUP)
-        result = result * (v_scale * shares)[:, None]
-        real_few = (few[:, None] < GROUP) & (dims[None, :] < DIM)
-        few_places = (sequence * KV_HEADS + head) * GROUP * DIM + few[:, None] * DIM + dims[None, :]
-        tl.store(out_ptr + few_places, result.to(out_ptr.dtype.element_ty), mask=real_few)
-        if lse_ptr is not None:
-            few_heads = (sequence * KV_HEADS + head) * GROUP + few
-            tl.store(lse_ptr + few_heads, top + tl.log2(total), mask=few < GROUP)
+        result, top, total = _merged(partial_ptr, maxima_ptr, sums_ptr, first_item, live, head, KV_HEADS, GROUP_P2, DIM_P2, MERGED)
+        _write(result, top, total, out_ptr, lse_ptr, sinks_ptr, v_scale, sequence, head, tl.arange(0, GROUP_P2), KV_HEADS, GROUP, DIM, DIM_P2)
         tl.store(counter_ptr + sequence * KV_HEADS + head, 0)
 
 

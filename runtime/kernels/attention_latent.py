@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .ahead import entry
-from .attention_decode import LOG2E
+from .attention_decode import LOG2E, dealt, own
 
 INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
 LEAST = 16  # numbers that a product on tensor cores sums up
@@ -66,18 +66,15 @@ def decode_kernel(
     group = tl.program_id(0) % GROUPS
     item = tl.program_id(0) // GROUPS
 
-    # Deal out: items per sequence, this item's sequence, and which of its items this is.
-    all_sequences = tl.arange(0, SEQUENCES_P2)
-    lengths = tl.load(contexts_ptr + all_sequences, mask=all_sequences < sequences, other=0)
+    every = tl.arange(0, SEQUENCES_P2)
+    lengths = tl.load(contexts_ptr + every, mask=every < sequences, other=0)
     worth = tl.sqrt(lengths.to(tl.float32) * MERGED).to(tl.int32)  # the length of an item where reading it takes as long as merging all
     each = tl.maximum(tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST), worth)
-    items = tl.maximum((lengths + each // 2) // each, 1)
-    items = tl.where(all_sequences < sequences, items, 0)
-    sequence = tl.sum((tl.cumsum(items, 0) <= item).to(tl.int32), 0)
+    items, sequence = dealt(lengths, each, item, sequences, SEQUENCES_P2)
     if sequence >= sequences:
         return
-    first_item = tl.sum(tl.where(all_sequences < sequence, items, 0), 0)
-    own_items = tl.sum(tl.where(all_sequences == sequence, items, 0), 0)
+    first_item, own_items = own(items, sequence, SEQUENCES_P2)
+
     context = tl.load(contexts_ptr + sequence)
     run = tl.cdiv(tl.cdiv(context, own_items), BLOCK_N) * BLOCK_N
     live = tl.cdiv(context, run)
