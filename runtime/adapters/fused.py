@@ -33,7 +33,7 @@ class FusedLaw(Law):
     def __init__(self, slots: Slots, sites: tuple[Site, ...], by_row: bool = False) -> None:
         super().__init__(slots)
         device, count, most = slots.device, max(1, len(slots.slots)), max((len(site.modules) for site in sites), default=1)
-        self._device, self._slots = device, slots
+        self._device, self._slots, self.places = device, slots, count
         tiles: dict[tuple[Run, ...], tuple[Tensor, Tensor, Tensor | None]] = {}
         for runs in {site.runs for site in sites}:
             short, long = (torch.from_numpy(tiles_of(list(runs), size)).to(device) for size in (OUTPUTS, LONG))

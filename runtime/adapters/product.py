@@ -34,6 +34,7 @@ class Law:
     name: of who computes it.  why: nothing faster does.
     fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.  capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
     one_row: kernels of a single row add what its adapter does, see `takes_row`.
+    places: slots that rows can have, where they are few.
     special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
     """
 
@@ -41,6 +42,7 @@ class Law:
     why: str | None = None
     fast = ""
     in_step = capturable = one_row = False
+    places = 0
     rows: AdapterRows
 
     def __init__(self, resident: Resident, by_row: bool = False) -> None:

@@ -38,6 +38,10 @@ class Shadow:
         special = self.law.extras
         return self._model(bool(special), any(extras.mixtures for extras in special)).forward_base(batch, attention, memory)
 
+    def plain(self) -> Decoder:
+        """What runs the steps whose adapters have nothing but pairs."""
+        return self._model(False, False)
+
     def forget(self) -> None:
         """The base's weights are going to be others: nothing here may keep those of before."""
         self._made.clear()

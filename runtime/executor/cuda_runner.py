@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -47,7 +48,12 @@ _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
 class CudaRunner:
-    """See `Runner`, whose methods it has. Everything runs on one stream of its own, in order."""
+    """See `Runner`, whose methods it has. Everything runs on one stream of its own, in order.
+
+    cuts_adapted: steps of several tokens run in pieces with adapters too; SGL_CUT_ADAPTED=1 asks for it.
+    """
+
+    cuts_adapted = os.environ.get("SGL_CUT_ADAPTED") == "1"
 
     def __init__(
         self,
@@ -197,9 +203,15 @@ class CudaRunner:
                 logits = self._decode(self._graphs, single, rows_apart(work, rows), self._slots(single) if adapted else [], len(work))
                 return logits if len(wanted) == len(logits) else logits.index_select(0, self.index(wanted))
         step = StepArrays.of(work, rows, self.memory is not None, self.windows)
-        if self._mixed is not None and not adapted and not step.pools and step.tokens <= self._mixed.most:
-            return self._mixed.run(step)
-        return self._eager(step, adapter_rows(self.adapters, work, step.query_lens, logit_rows(work)) if adapted else None)
+        owned = adapter_rows(self.adapters, work, step.query_lens, logit_rows(work)) if adapted else None
+        if self._mixed is not None and not step.pools and step.tokens <= self._mixed.most and (not adapted or self._cuts_adapted(slots)):
+            return self._mixed.run(step, owned)
+        return self._eager(step, owned)
+
+    def _cuts_adapted(self, slots: Sequence[int]) -> bool:
+        """Whether a step with the adapters in these slots runs in pieces."""
+        assert self.adapters is not None and self._mixed is not None
+        return self.cuts_adapted and self.adapters.captures(slots) and self._mixed.takes_adapters()
 
     def _wanted_apart(self, work: list[Work]) -> list[int]:
         """Rows whose logits are wanted of a step with guesses, if it may be computed token by token; [] otherwise."""

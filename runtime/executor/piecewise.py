@@ -3,6 +3,8 @@
 A piece leaves the queries of a layer in `q`, with keys and values in the pool. Then attention runs on the real
 batch, eagerly, from `q` into `mixed`, where the next piece finds it. Padding tokens have rows of their own in
 every buffer; they write nothing to the pool, and nothing in a piece mixes rows.
+
+Steps with adapters have pieces of their own, which find at fixed addresses too which adapter each row has.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
@@ -23,6 +25,8 @@ from ..models import fused
 from ..models.gpu_latent import LatentLayer
 from ..models.gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer
 from ..models.lone_layers import GpuLayer
+from ..step.adapter_blocks import FEW as BLOCK
+from ..step.adapter_blocks import StaticRows
 from ..step.batch import Batch, DeviceBatch
 from ..step.staging import upload_into
 from ..step.window_slots import WindowSlots
@@ -31,7 +35,9 @@ from .page_table import PageTable
 from .step_arrays import PER_TOKEN, StepArrays
 
 if TYPE_CHECKING:
+    from ..adapters.shadow import Shadow
     from ..models.decoder import Decoder
+    from ..step.adapter_rows import AdapterRows
 
 log = logging.getLogger("sgl.runtime")
 
@@ -39,6 +45,7 @@ SIZES = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512)  # toke
 ARRAYS, WIDTH = 8, SIZES[-1] + 4  # of a step, and one more with windows apart; each has at most one entry more than there are tokens
 
 Piece = Callable[[], None]
+Key = tuple[int, bool]  # tokens of the pieces, and whether adapters add to their products
 
 
 class PooledAttention(AttentionBackend, Protocol):
@@ -95,22 +102,33 @@ class MixedSteps:
         self._sinks = [layer.sinks for layer in model.course.layers if isinstance(layer, FusedLayer)]
         self._ints = torch.zeros(ARRAYS if table.windows is None else ARRAYS + 1, WIDTH, dtype=torch.int32, device=last.device)
         self._arrays = self._ints.unbind(0)
-        self._pieces: dict[int, list[Piece]] = {}
-        self._runs: dict[int, int] = {}
-        self._captures: dict[int, Iterator[None]] = {}  # begun or done
-        self._captured: set[int] = set()
+        self._pieces: dict[Key, list[Piece]] = {}
+        self._runs: dict[Key, int] = {}
+        self._captures: dict[Key, Iterator[None]] = {}  # begun or done
+        self._captured: set[Key] = set()
+        self._adapted: dict[int, tuple[Tensor, StaticRows]] = {}  # by tokens
+        self._cuts: bool | None = None  # not asked yet
 
-    def run(self, step: StepArrays) -> Tensor:
-        """The logits of a step, as `Decoder.forward` gives them."""
+    def takes_adapters(self) -> bool:
+        """Whether steps with adapters that have nothing but pairs are cut too, of a model that has adapters."""
+        if self._cuts is None:
+            self._cuts = self._shadow.law.capturable and refusal(self._shadow.plain(), self._attention) is None
+        return self._cuts
+
+    def run(self, step: StepArrays, rows: AdapterRows | None = None) -> Tensor:
+        """The logits of a step, as `Decoder.forward` gives them. rows: None: none has an adapter."""
         size = SIZES[bisect_left(SIZES, step.tokens)]
         self._upload(step, size)
         views = [array[:count] for array, count in zip(self._arrays, step.sizes, strict=True)]
         batch = step.batch(views, self._table, self._last)
         fused.require_positions(self._model, batch)
+        if rows is not None:
+            self._begin_adapted(size, rows)
         self._attention.plan(batch)
-        return self._run(self._pieces_of(size, len(step.query_lens)), batch, step.tokens)
+        pieces = self._pieces_of((size, rows is not None), len(step.query_lens))
+        return self._run(pieces, batch, step.tokens, rows)
 
-    def _run(self, pieces: list[Piece], batch: Batch, tokens: int) -> Tensor:
+    def _run(self, pieces: list[Piece], batch: Batch, tokens: int, rows: AdapterRows | None) -> Tensor:
         rooms, attend = self._rooms(tokens), self._attention.attend_into
         for layer, (piece, (q, mixed), sinks) in enumerate(zip(pieces[:-1], rooms, self._sinks, strict=False)):
             piece()
@@ -120,7 +138,27 @@ class MixedSteps:
             return self._model.no_logits()
         q, mixed = rooms[-1]
         attend(mixed, q, len(pieces) - 1, batch, *self._sinks[-1])
-        return fused.finish(self._model, self._x[:tokens], mixed.view(tokens, -1), batch)
+        if rows is not None:
+            self._shadow.law.begin(rows)  # what is left is computed for the real rows, or those that are wanted
+        return fused.finish(self._model_of(rows is not None), self._x[:tokens], mixed.view(tokens, -1), batch)
+
+    @property
+    def _shadow(self) -> Shadow:
+        return cast("Shadow", self._model.adapted)
+
+    def _model_of(self, adapted: bool) -> Decoder:
+        return self._shadow.plain() if adapted else self._model
+
+    def _begin_adapted(self, size: int, rows: AdapterRows) -> None:
+        """Pieces find which adapters the rows of the step have."""
+        if size not in self._adapted:
+            blocks = min(size, size // BLOCK + self._shadow.law.places)
+            sizes = StaticRows.sizes(size, blocks)
+            packed = torch.zeros(sum(sizes), dtype=torch.int32, device=self._last.device)
+            self._adapted[size] = packed, StaticRows(size, blocks, packed.split(sizes), grouped=False)
+        packed, static = self._adapted[size]
+        upload_into(packed, np.concatenate(static.arrays(rows.tokens)))
+        self._shadow.law.begin(static.rows)
 
     def _rooms(self, tokens: int) -> list[tuple[Tensor, Tensor]]:
         """Of each layer, where the queries of so many tokens lie, and what they attend."""
@@ -139,35 +177,36 @@ class MixedSteps:
         host[PER_TOKEN - 1, step.tokens : size] = self._table.padding
         upload_into(self._ints, host)
 
-    def _pieces_of(self, size: int, running: int) -> list[Piece]:
+    def _pieces_of(self, key: Key, running: int) -> list[Piece]:
         if is_compiling():
-            return self._eager(size)
-        runs = self._runs[size] = self._runs.get(size, 0) + 1
-        if size not in self._pieces:
-            self._pieces[size] = self._eager(size)
-        if runs > eager_runs(running) and not self.is_captured(size):
-            for _ in islice(self.capture(size), None if running <= FEW else 1):
+            return self._eager(*key)
+        runs = self._runs[key] = self._runs.get(key, 0) + 1
+        if key not in self._pieces:
+            self._pieces[key] = self._eager(*key)
+        if runs > eager_runs(running) and not self.is_captured(*key):
+            for _ in islice(self.capture(*key), None if running <= FEW else 1):
                 pass
-        return self._pieces[size]
+        return self._pieces[key]
 
-    def is_captured(self, size: int) -> bool:
+    def is_captured(self, size: int, adapted: bool = False) -> bool:
         """Whether it was, or cannot be."""
-        return size in self._captured
+        return (size, adapted) in self._captured
 
-    def _eager(self, size: int) -> list[Piece]:
+    def _eager(self, size: int, adapted: bool) -> list[Piece]:
         ids, positions, slots, rows, *_ = (array[:size] for array in self._arrays)
         table, none = self._table, rows[:0]
         around = DeviceBatch(none, rows, none, none, table.pages, table.page_size, self._last, static=True)
         windows = None if table.windows is None else WindowSlots(self._arrays[ARRAYS][:size], [], table.window_pages)
         batch = Batch(ids, positions, slots, [], [], [], none, device=around, windows=windows)
-        return fused.pieces(self._model, batch, self._attention, self._x[:size], self._rooms(size))
+        return fused.pieces(self._model_of(adapted), batch, self._attention, self._x[:size], self._rooms(size))
 
-    def capture(self, size: int) -> Iterator[None]:
+    def capture(self, size: int, adapted: bool = False) -> Iterator[None]:
         """Captures the pieces of a size that has run before, one between two items, from where it was left."""
-        return self._captures.setdefault(size, self._capture(size))
+        key = size, adapted
+        return self._captures.setdefault(key, self._capture(key))
 
-    def _capture(self, size: int) -> Iterator[None]:
-        first, *others = self._pieces[size]
+    def _capture(self, key: Key) -> Iterator[None]:
+        first, *others = self._pieces[key]
 
         def with_room() -> None:
             self._make_room()
@@ -178,10 +217,10 @@ class MixedSteps:
             for piece in (with_room, *others):
                 replays.append(self._replay_of(piece))
                 yield
-            self._pieces[size] = replays
+            self._pieces[key] = replays
         except Exception as error:
-            log.warning("steps of %d tokens cannot be captured as CUDA graphs and run without: %s", size, error)
-        self._captured.add(size)
+            log.warning("steps of %d tokens%s cannot be captured as CUDA graphs and run without: %s", key[0], " with adapters" if key[1] else "", error)
+        self._captured.add(key)
 
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class RankCudaRunner(CudaRunner):
     """ranks: with whom it computes. Tokens that were sampled last are rank 0's to tell."""
 
+    cuts_adapted = False
+
     def __init__(self, *args: Any, ranks: CudaRanks, **options: Any) -> None:
         self.ranks, self.progress = ranks, Progress(_mark, compiled)
         super().__init__(*args, **options)

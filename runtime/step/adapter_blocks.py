@@ -50,21 +50,24 @@ def grouped(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class StaticRows:
-    """Rows of a decode step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device, of `sizes`."""
+    """Rows of a step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device, of `sizes`.
 
-    def __init__(self, rows: int, blocks: int, parts: Sequence[Tensor]) -> None:
+    grouped: they say which slots the rows have, too.
+    """
+
+    def __init__(self, rows: int, blocks: int, parts: Sequence[Tensor], grouped: bool = True) -> None:
         self._size, self._blocks = rows, blocks
         none = np.full(rows, NONE, np.int32)
-        order, table, groups, group_of = parts
-        self.rows = AdapterRows(none, none, device={rows: Blocks(order, table.view(-1, 3), FEW, groups, group_of)})
+        order, table, *groups = parts
+        self.rows = AdapterRows(none, none, device={rows: Blocks(order, table.view(-1, 3), FEW, *(groups if grouped else ()))})
 
     @staticmethod
     def sizes(rows: int, blocks: int) -> list[int]:
         """Of order, table, groups and group_of."""
         return [rows, 3 * blocks, 1 + blocks, rows]
 
-    def arrays(self, slots: Sequence[int]) -> list[np.ndarray]:
-        """What belongs into the parts."""
+    def arrays(self, slots: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+        """What belongs into the parts. slots: of the first rows; the others have none."""
         given = np.array(slots, np.int32)
         found = [np.ravel(part) for part in (*laid_out(given, FEW), *grouped(given))]
         whole = [np.full(size, fill, np.int32) for size, fill in zip(self.sizes(self._size, self._blocks), (0, 0, 0, NONE), strict=True)]

@@ -58,6 +58,23 @@ def test_texts_are_those_of_the_cpu_whatever_lies_in_the_slots(made, options):
             assert engine.stats().adapters["slots_held"] == 0
 
 
+def test_steps_of_several_tokens_in_pieces(made, monkeypatch):
+    """Sequences come while others write, again and again, so that the pieces are captured."""
+    base, folders = made
+    chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders, "step_tokens": 64}
+    with Engine(base, device="cpu", threads=1, **chosen) as engine:
+        expected = texts(engine)
+    monkeypatch.setattr("sgl.runtime.executor.cuda_runner.CudaRunner.cuts_adapted", True)
+    with Engine(base, device="cuda", adapter_slots=3, **chosen) as engine:
+        for number in range(40):
+            assert texts(engine) == expected, f"run {number}"
+        mixed = engine._core.runner._mixed
+        assert any(adapted and mixed._pieces[size, True] for size, adapted in mixed._captured)
+        engine.sleep()
+        engine.wake()
+        assert texts(engine) == expected
+
+
 def scores(engine: Engine) -> list[list[tuple[int, float]]]:
     sequences = [engine.open(adapter=owner) for owner in OWNERS]
     for i, sequence in enumerate(sequences):
