@@ -61,7 +61,7 @@ def measure(sequences: int, context: int, heads: int) -> None:
             print(f"    {cut}: {str(error).splitlines()[0][:100]}")
     for seconds, what in sorted(found)[:8]:
         print(f"    decode {sequences} x {context}, {heads} heads: {1e6 * seconds:.1f} us, {size / seconds / 1e12:.2f} TB/s ({size / seconds / copy_rate():.0%} of copies) {what}")
-    default = next(seconds for seconds, what in found if what == str(LatentTile(stages=5)))
+    default = next(seconds for seconds, what in found if what == str(LatentTile()))
     print(f"    in use: {1e6 * default:.1f} us")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..models.spec import Model
-from ..step.locked_pool import roomy
+from ..step.huge_pages import roomy
 from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
 from .mixture_targets import mixtures_of
 from .sites import Site

@@ -34,7 +34,7 @@ class Law:
     name: of who computes it.  why: nothing faster does.
     fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.  capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
     one_row: kernels of a single row add what its adapter does, see `takes_row`.
-    places: slots that rows can have, where they are few.
+    places: how many slots there are, of a capturable one.
     special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
     """
 

@@ -28,7 +28,7 @@ from .gguf_adapter import FileRows, read_adapter
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 from .sites import WEIGHT, Site
-from .stored_pairs import read_pairs, spoilt
+from .stored_pairs import are_held, read_pairs, spoilt
 
 PREFIX = "base_model.model."
 CONFIG, SAFETENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -137,12 +137,13 @@ class Reader:
 
     def _tensor(self, source: Source, stored: Stored) -> Tensor:
         """In float32. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
+        _check_floats(source, stored)
         part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
         source.read(stored, 0, part)
-        found = part.view(DTYPES[stored.dtype]).view(stored.shape).float()
-        if found.numel() and not bool(torch.stack(found.aminmax()).to(self._dtype).isfinite().all()):
+        found = part.view(DTYPES[stored.dtype])
+        if not are_held(found, self._dtype):
             raise spoilt(source, stored, self._dtype)
-        return found
+        return found.view(stored.shape).float()
 
     def _check(self, source: Source, config: PeftConfig, module: str, pair: dict[str, Stored]) -> None:
         target, rank = self._target(module), config.rank_of(module)
@@ -155,8 +156,12 @@ class Reader:
                 raise CheckpointError(
                     f"{source.name}: tensor {shown(stored.name)} has shape {stored.shape}; rank {rank} by {CONFIG} and the model ask for {shape}"
                 )
-            if stored.dtype not in FLOATS:
-                raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}")
+            _check_floats(source, stored)
+
+
+def _check_floats(source: Source, stored: Stored) -> None:
+    if stored.dtype not in FLOATS:
+        raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}")
 
 
 def _contents(source: Source, config: PeftConfig) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..loading.header import DTYPES, Stored
 from ..loading.source import FileSource, Source
-from ..step.locked_pool import roomy
+from ..step.huge_pages import roomy
 from ..values import shown
 
 WHOLE = {2: (np.int16, np.uint16), 4: (np.int32, np.uint32), 8: (np.int64, np.uint64)}  # by bytes of a number

@@ -110,8 +110,7 @@ def tiles_for(pool: KVPool) -> tuple[LatentTile, LatentTile]:
     """By what fits an SM's shared memory and registers."""
     if pool.k.dtype == torch.float32:
         return LatentTile(block=16, stages=2), LatentTile(block=16, stages=2)
-    # rows are read while those before are computed with from five stages on: where they lie is read ahead as well
-    return LatentTile(stages=5 if has_room(pool.k.device) else 2), LatentTile(rows=64, warps=8, stages=2)
+    return LatentTile() if has_room(pool.k.device) else LatentTile(stages=2), LatentTile(rows=64, warps=8, stages=2)
 
 
 def _missing(pool: KVPool, shape: AttentionShape, deterministic: bool) -> str | None:

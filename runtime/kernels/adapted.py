@@ -26,7 +26,7 @@ from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..step.adapter_blocks import FEW, Blocks
-from .adapters import GRAIN, Pairs, Product, rank_of
+from .adapters import GRAIN, Pairs, Product, of_block, rank_of
 from .ahead import entry
 from .matmul import Tile, aligned, can_multiply, capability, processors, tile_for
 
@@ -79,10 +79,7 @@ def _shrink(
 ):  # fmt: skip
     """h [parts, pieces, rows, RANK]: scale * A x for the rows of a block, one piece and a part of the inputs, which SPLIT sums share."""
     block, piece, part = program % blocks, program // blocks % pieces, program // blocks // pieces
-    slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
-    start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
-    scale = tl.load(scales + (slot * sites + site) * most_pieces + piece)
-    rank = tl.load(ranks + slot)
+    begin, count, start, scale, rank = of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN)
     if (count > 0) & (start >= 0) & (scale != 0):
         row, r = tl.arange(0, FEW), tl.arange(0, RANK)
         tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)

@@ -58,6 +58,15 @@ class Product:
     piece_of: Tensor | None = None
 
 
+@triton.jit
+def of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN: tl.constexpr):
+    """Of a block of rows: where in the order it begins, how many rows it has, and of its slot where the site's pair lies, the piece's scale and the rank."""
+    slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
+    start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
+    scale = tl.load(scales + (slot * sites + site) * most_pieces + piece)
+    return begin, count, start, scale, tl.load(ranks + slot)
+
+
 @entry
 @triton.jit(do_not_specialize=["site", "blocks"], do_not_specialize_on_alignment=["table", "order"])
 def shrink(
@@ -66,10 +75,7 @@ def shrink(
 ):  # fmt: skip
     """h [parts, blocks, pieces, ROWS, RANK] float32, of each part of the inputs. Grid: blocks, pieces, parts."""
     block, piece, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
-    start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
-    scale = tl.load(scales + (slot * sites + site) * most_pieces + piece)
-    rank = tl.load(ranks + slot)
+    begin, count, start, scale, rank = of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN)
     if (count > 0) & (start >= 0) & (scale != 0):
         row, r = tl.arange(0, ROWS), tl.arange(0, RANK)
         tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)
@@ -92,12 +98,9 @@ def expand(
 ):  # fmt: skip
     """y += h B for the rows of a block, by tiles of outputs that belong to one piece. Grid: tiles, blocks."""
     tile, block = tl.program_id(0), tl.program_id(1)
-    slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
     piece = tl.load(tiles + 3 * tile)
     left, stop = tl.multiple_of(tl.load(tiles + 3 * tile + 1), GRAIN), tl.multiple_of(tl.load(tiles + 3 * tile + 2), GRAIN)
-    start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
-    scale = tl.load(scales + (slot * sites + site) * most_pieces + piece)
-    rank = tl.load(ranks + slot)
+    begin, count, start, scale, rank = of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN)
     if (count > 0) & (start >= 0) & (scale != 0):
         row, r = tl.arange(0, ROWS), tl.arange(0, RANK)
         tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)

@@ -196,7 +196,7 @@ class LatentTile:
     shortest: int = 64
     programs: int = 264
     warps: int = 4
-    stages: int = 3
+    stages: int = 5  # rows are read while those before are computed with from five on: where they lie is read ahead as well
     merged: int = 12
 
     def groups(self, heads: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 import weakref
 from collections import deque
@@ -10,14 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import RuntimeFailure
+from .huge_pages import huge
 from .locked import ALIGNMENT, locked, unlocked
 
-HUGE_PAGE = 2 << 20
 WASTE = 1.25  # a free piece is given to who needs at least this part of it
 
 
@@ -123,19 +121,3 @@ class LockedPool:
         array = piece.numpy()[:size]
         weakref.finalize(array, self._held.back.append, piece).atexit = False
         return torch.from_numpy(array)
-
-
-def huge(size: int) -> Tensor:
-    """uint8 [size], which the system gives when they are written, on huge pages where it has them."""
-    space = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if hasattr(mmap, "MAP_ANONYMOUS") else mmap.mmap(-1, size + HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # of a system without
-            space.madvise(mmap.MADV_HUGEPAGE)
-    array = np.frombuffer(space, np.uint8)
-    start = -array.ctypes.data % HUGE_PAGE
-    return torch.from_numpy(array[start : start + size])
-
-
-def roomy(size: int) -> Tensor:
-    """uint8 [size], on huge pages where it is large: small ones are given one by one, each as long as a copy of some kilobytes."""
-    return huge(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)

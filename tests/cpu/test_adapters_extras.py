@@ -203,6 +203,7 @@ def test_what_does_not_fit_together_is_refused_by_name(made, tmp_path):
         "use_dora": edited(tmp_path / "dora", tmp_path / "1", {}, use_dora=False),
         "lacks .*lora_magnitude_vector": edited(tmp_path / "dora", tmp_path / "2", {f"{q}.lora_magnitude_vector": None}),
         "has shape": edited(tmp_path / "dora", tmp_path / "3", {f"{q}.lora_magnitude_vector": torch.ones(3)}),
+        "holds I8; supported are": edited(tmp_path / "dora", tmp_path / "12", {f"{q}.lora_magnitude_vector": torch.ones(64, dtype=torch.int8)}),
         "belongs to no pair": edited(tmp_path / "dora", tmp_path / "4", {f"{begin}.layers.0.mlp.up_proj.lora_magnitude_vector": torch.ones(96)}),
         "table is another": edited(tmp_path / "ends", tmp_path / "5", {f"{table}.base_layer.weight": torch.zeros(320, 64)}),
         "half of a pair": edited(tmp_path / "ends", tmp_path / "6", {f"{table}.lora_embedding_B": None}),
