@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..step.huge_pages import huge
+from ..layers import cpu
 from .adapter import Adapter, span_of
 from .sites import Site
 
@@ -262,9 +262,9 @@ class Slots:
 
     def _memory(self, count: int) -> Tensor:
         """On a CPU on huge pages: kernels go through the rows of a matrix side by side."""
-        if self.device.type != "cpu" or not count:
+        if self.device.type != "cpu" or cpu.kernels is None or not count:
             return torch.zeros(count, dtype=self._dtype, device=self.device)
-        return huge(count * self._dtype.itemsize).view(self._dtype).zero_()
+        return cpu.huge_space(count * self._dtype.itemsize).view(self._dtype).zero_()
 
 
 def class_of(rank: int) -> int:

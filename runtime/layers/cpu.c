@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cpu_team.h"
 
@@ -341,6 +342,17 @@ static PyObject *py_restore(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     Py_RETURN_NONE;
 }
 
+/* use_huge_pages(address, bytes): of memory that is not written yet; nothing happens where the system has none */
+static PyObject *py_use_huge_pages(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+    long long a[2];
+    if (!parse(args, n, 2, a)) return NULL;
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 4096, from = ((uintptr_t)a[0] + page - 1) & ~(page - 1), to = ((uintptr_t)a[0] + a[1]) & ~(page - 1);
+    if (to > from) madvise((void *)from, to - from, MADV_HUGEPAGE);
+#endif
+    Py_RETURN_NONE;
+}
+
 /* set_int4_way(way): 0 plainly, 1 by AVX2, 2 by AVX512_VNNI; for tests, and no better one than this CPU has */
 static PyObject *py_set_int4_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
@@ -378,7 +390,7 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(sample), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
-                                METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
+                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {

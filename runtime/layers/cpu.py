@@ -44,6 +44,7 @@ MOST_DIM: int = kernels.MOST_DIM if kernels else 0
 MOST_ROW: int = kernels.MOST_ROW if kernels else 0
 BLOCK: int = kernels.BLOCK if kernels else 0
 STEP_ROWS: int = kernels.STEP_ROWS if kernels else 0  # of a compiled step that are computed at a time
+HUGE_PAGE = 2 * 2**20  # bytes, of x86
 AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
@@ -88,6 +89,14 @@ def most_numbers_of_channels() -> int:
 def attends_many(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
     return has_tiles(dtype) and head_dim % kernels.CHUNK == 0 and most_rows(dtype) is None
+
+
+def huge_space(size: int) -> Tensor:
+    """uint8 [size], not yet written, on huge pages where the system gives them."""
+    space = torch.empty(size + HUGE_PAGE, dtype=torch.uint8)
+    kernels.use_huge_pages(space.data_ptr(), size + HUGE_PAGE)
+    start = -space.data_ptr() % HUGE_PAGE
+    return space[start : start + size]
 
 
 def norm_words(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..step.huge_pages import huge
 from . import cpu
 
 LINE = 64  # bytes of a line of the cache
@@ -152,7 +151,7 @@ class BlockedLinear(Linear):
         if not layers:
             return
         total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
-        space = huge(total)
+        space = cpu.huge_space(total)
         for layer in layers:
             place = space[: layer.weight.nbytes].view(layer.weight.dtype).view(layer.weight.shape)
             layer.weight = place.copy_(layer.weight)

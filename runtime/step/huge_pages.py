@@ -13,7 +13,10 @@ HUGE_PAGE = 2 << 20  # bytes, of x86
 
 
 def huge(size: int) -> Tensor:
-    """uint8 [size], which the system gives when they are written, on huge pages where it has them."""
+    """uint8 [size], which the system gives when they are written, on huge pages where it has them.
+
+    Its storage cannot be resized, as weights that sleep must be: those lie in `layers.cpu.huge_space`.
+    """
     space = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if hasattr(mmap, "MAP_ANONYMOUS") else mmap.mmap(-1, size + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # of a system without
