@@ -20,10 +20,12 @@ from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
 from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
 from ..kernels.one_row import overlaps
+from ..kernels.one_row_launch import has_room
 from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .chosen import Chosen
 
+MERGED_NUMBERS = 8192  # of partial results at once, by two warps: 128 a thread
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 WIDEST = 512
 LN2 = math.log(2)
@@ -63,7 +65,7 @@ class TritonAttention(OnePool):
         _require(pool, shape)
         self.pool, self.shape, self.page_size, self.deterministic = pool, shape, page_size, deterministic
         self.decode_tile, self.prefill_tile = tiles_for(pool, shape, deterministic)
-        self.lone_tile = replace(self.decode_tile, warps=2, merged=16) if pool.k.dtype.itemsize == 2 else self.decode_tile
+        self.lone_tile = lone_tile_for(self.decode_tile, pool, shape)
         self.most = 1 << (max_running - 1).bit_length()
         self._viewed: Tensor | None = None
         alike = {"scale": shape.scale, "softcap": shape.softcap}
@@ -175,9 +177,21 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
     if deterministic:
         return DecodeTile(), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
     if wide:
-        return DecodeTile(block=32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
-    eight_bit = pool.k.dtype.itemsize == 1  # whose keys pass through registers
-    return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8 if eight_bit else 4, stages=3)
+        return DecodeTile() if has_room(pool.k.device) else DecodeTile(block=32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
+    if pool.k.dtype.itemsize == 1:  # whose keys pass through registers
+        return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8, stages=3)
+    return _of_two_warps(DecodeTile(), shape), PrefillTile(max(least, 128), 64, warps=4, stages=3)
+
+
+def lone_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> DecodeTile:
+    """Of one sequence, whose programs wait for each other: those of two warps are there sooner."""
+    return tile if pool.k.dtype == torch.float32 or shape.head_dim > 256 else _of_two_warps(tile, shape)
+
+
+def _of_two_warps(tile: DecodeTile, shape: AttentionShape) -> DecodeTile:
+    """Merging as many partial results at once as their threads have registers for: several times slower where they have not."""
+    numbers = (1 << (shape.group - 1).bit_length()) * (1 << (shape.head_dim - 1).bit_length())
+    return replace(tile, warps=2, merged=min(16, max(2, MERGED_NUMBERS // numbers)))
 
 
 @torch.inference_mode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -50,10 +49,10 @@ _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 class CudaRunner:
     """See `Runner`, whose methods it has. Everything runs on one stream of its own, in order.
 
-    cuts_adapted: steps of several tokens run in pieces with adapters too; SGL_CUT_ADAPTED=1 asks for it.
+    cuts_adapted: steps of several tokens run in pieces with adapters too.
     """
 
-    cuts_adapted = os.environ.get("SGL_CUT_ADAPTED") == "1"
+    cuts_adapted = True
 
     def __init__(
         self,

@@ -56,8 +56,14 @@ def share(highest, weight, sinks_ptr, heads, real):
 
 @triton.jit
 def dealt(lengths, each, item, sequences, SEQUENCES_P2: tl.constexpr):
-    """How many items each sequence has, of `each` keys or so, and whose the item is: `sequences` or more where it is nobody's."""
-    items = tl.maximum((lengths + each // 2) // each, 1)
+    """How many items each sequence has, of `each` keys or so, and whose the item is: `sequences` or more where it is nobody's.
+
+    All of them together are at most as many as sequences and what the sum of lengths has of `each`. One sequence by itself has no longer ones.
+    """
+    if SEQUENCES_P2 == 1:
+        items = tl.maximum((lengths + each - 1) // each, 1)
+    else:
+        items = tl.maximum((lengths + each // 2) // each, 1)
     items = tl.where(tl.arange(0, SEQUENCES_P2) < sequences, items, 0)
     ends = tl.cumsum(items, 0)
     return items, tl.sum((ends <= item).to(tl.int32), 0)

@@ -26,10 +26,10 @@ class Launch(NamedTuple):
 
 # By (outputs, inputs) of the weight, measured on an H200 inside chains of launches that overlap.
 TUNED: dict[tuple[int, int], Launch] = {
-    (6144, 4096): Launch(8, 512, 2),
+    (6144, 4096): Launch(8, 1024, 2),
     (4096, 4096): Launch(4, 2048, 8),
     (28672, 4096): Launch(2, 2048, 4),
-    (4096, 14336): Launch(4, 1024, 2),
+    (4096, 14336): Launch(4, 2048, 8, 64),
     (128256, 4096): Launch(4, 2048, 8),
     (6144, 2560): Launch(8, 512, 2),
     (2560, 4096): Launch(2, 1024, 4),
@@ -38,9 +38,14 @@ TUNED: dict[tuple[int, int], Launch] = {
     (151936, 2560): Launch(4, 512, 1),
     (2048, 768): Launch(2, 1024, 2),
     (2048, 4096): Launch(4, 2048, 8),
-    (1536, 4096): Launch(8, 2048, 8),
+    (5120, 2048): Launch(4, 512, 1),
+    (151936, 2048): Launch(4, 512, 1),
+    (2048, 2048): Launch(4, 1024, 2),
+    (1280, 2048): Launch(4, 1024, 2, 128),
+    (2048, 1024): Launch(4, 1024, 2),
+    (1536, 4096): Launch(4, 2048, 4, 128),
     (4096, 1024): Launch(8, 512, 2),
-    (7168, 4096): Launch(4, 1024, 4),
+    (7168, 4096): Launch(4, 1024, 2, 128),
     (4096, 3584): Launch(4, 2048, 8),
     (32064, 4096): Launch(2, 2048, 4),
     (3072, 4096): Launch(8, 1024, 4),
@@ -50,7 +55,7 @@ TUNED: dict[tuple[int, int], Launch] = {
     (64128, 4096): Launch(4, 2048, 8, 64),
     (2560, 8192): Launch(4, 1024, 2),
     (8192, 2048): Launch(4, 512, 1),
-    (14336, 8192): Launch(4, 512, 1),
+    (14336, 8192): Launch(2, 1024, 2),
     (8192, 7168): Launch(4, 4096, 8),
     (32064, 8192): Launch(2, 1024, 2),
     (5120, 8192): Launch(4, 1024, 2),
@@ -77,6 +82,9 @@ def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> Launch:
 
 
 def _guess(outputs: int, inputs: int) -> Launch:
+    if outputs > inputs:
+        block = min(1024, block_of(inputs))
+        return Launch(4, block, max(1, block // 512), 128)
     block = block_of(inputs)
     warps = min(8, max(1, block // 256))
     return Launch(4 if outputs >= 4096 else 2, block, warps, 64 if warps == 8 else 0)

@@ -30,8 +30,7 @@ def made(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, bool]]:
-    """By pieces, how many steps ran in them, of engines that cut those with adapters too."""
-    monkeypatch.setattr("sgl.runtime.executor.cuda_runner.CudaRunner.cuts_adapted", True)
+    """By pieces, how many steps ran in them, adapters or not."""
     counts: Counter[tuple[int, bool]] = Counter()
     pieces_of = piecewise.MixedSteps._pieces_of
 

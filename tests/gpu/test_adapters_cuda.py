@@ -58,13 +58,12 @@ def test_texts_are_those_of_the_cpu_whatever_lies_in_the_slots(made, options):
             assert engine.stats().adapters["slots_held"] == 0
 
 
-def test_steps_of_several_tokens_in_pieces(made, monkeypatch):
+def test_steps_of_several_tokens_in_pieces(made):
     """Sequences come while others write, again and again, so that the pieces are captured."""
     base, folders = made
     chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders, "step_tokens": 64}
     with Engine(base, device="cpu", threads=1, **chosen) as engine:
         expected = texts(engine)
-    monkeypatch.setattr("sgl.runtime.executor.cuda_runner.CudaRunner.cuts_adapted", True)
     with Engine(base, device="cuda", adapter_slots=3, **chosen) as engine:
         for number in range(40):
             assert texts(engine) == expected, f"run {number}"
