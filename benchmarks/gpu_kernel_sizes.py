@@ -14,6 +14,7 @@ class Sizes:
     roof_load: float = 1.0
     roof_rows: tuple[int, ...] = (256, 1024, 4096, 8192)
     chain: int = 8  # layers
+    chain_contexts: tuple[int, ...] = (400, 2000)
     decodes: tuple[tuple[int, int], ...] = ((64, 2048), (1, 384), (1, 4096), (1, 8192), (2, 2048), (4, 3096), (256, 576))
     extends: tuple[tuple[int, int, int], ...] = (
         (4, 0, 2048), (16, 0, 512), (2, 1000, 512), (64, 3000, 64), (1, 8000, 8), (4, 4000, 8), (1, 8000, 64), (64, 1000, 8),

@@ -154,6 +154,13 @@ MIXTURES = {  # of experts, `inner` wide where a layer is dense, or as wide as t
 }  # fmt: skip
 
 
+def share_of(shape: Shape, cards: int) -> Shape:
+    """What one of several cards has of it: of the heads, of the width and of the vocabulary."""
+    keys = shape.keys | {name: shape.keys[name] // cards for name in ("moe_intermediate_size",) if name in shape.keys}
+    parts = {name: getattr(shape, name) // cards for name in ("heads", "kv_heads", "inner", "vocab")}
+    return replace(shape, **parts, keys=keys)
+
+
 def shape_of(name: str, layers: int | None = None) -> Shape:
     shape = (SHAPES | MIXTURES)[name]
     if not layers:

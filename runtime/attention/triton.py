@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .chosen import Chosen
 
-MERGED_NUMBERS = 8192  # of partial results at once, by two warps: 128 a thread
+MERGED_NUMBERS = 128  # of partial results at once, of a thread
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 WIDEST = 512
 LN2 = math.log(2)
@@ -171,27 +171,27 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
     wide = shape.head_dim > 128
     least = max(16, 1 << (shape.group - 1).bit_length())
     if shape.head_dim > 256:
-        return DecodeTile(block=16, stages=2), PrefillTile(max(least, 32), 16, warps=8, stages=2)
+        return _tile(shape, block=16, stages=2), PrefillTile(max(least, 32), 16, warps=8, stages=2)
     if pool.k.dtype == torch.float32:
-        return DecodeTile(block=16, stages=2), PrefillTile(least, 16, warps=4, stages=2)
+        return _tile(shape, block=16, stages=2), PrefillTile(least, 16, warps=4, stages=2)
     if deterministic:
-        return DecodeTile(), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
+        return _tile(shape), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
     if wide:
-        return DecodeTile() if has_room(pool.k.device) else DecodeTile(block=32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
+        return _tile(shape, block=64 if has_room(pool.k.device) else 32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
     if pool.k.dtype.itemsize == 1:  # whose keys pass through registers
-        return DecodeTile(), PrefillTile(max(least, 128), 64, warps=8, stages=3)
-    return _of_two_warps(DecodeTile(), shape), PrefillTile(max(least, 128), 64, warps=4, stages=3)
+        return _tile(shape), PrefillTile(max(least, 128), 64, warps=8, stages=3)
+    return _tile(shape, warps=2), PrefillTile(max(least, 128), 64, warps=4, stages=3)
 
 
 def lone_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> DecodeTile:
     """Of one sequence, whose programs wait for each other: those of two warps are there sooner."""
-    return tile if pool.k.dtype == torch.float32 or shape.head_dim > 256 else _of_two_warps(tile, shape)
+    return tile if pool.k.dtype == torch.float32 or shape.head_dim > 256 else _tile(shape, tile.block, warps=2, stages=tile.stages)
 
 
-def _of_two_warps(tile: DecodeTile, shape: AttentionShape) -> DecodeTile:
-    """Merging as many partial results at once as their threads have registers for: several times slower where they have not."""
+def _tile(shape: AttentionShape, block: int = 64, warps: int = 4, stages: int = 3) -> DecodeTile:
+    """Which merges as many partial results at once as its threads have registers for: with more of them it is several times slower."""
     numbers = (1 << (shape.group - 1).bit_length()) * (1 << (shape.head_dim - 1).bit_length())
-    return replace(tile, warps=2, merged=min(16, max(2, MERGED_NUMBERS // numbers)))
+    return DecodeTile(block, warps=warps, stages=stages, merged=max(2, min(32 // warps, MERGED_NUMBERS * 32 * warps // numbers)))
 
 
 @torch.inference_mode()

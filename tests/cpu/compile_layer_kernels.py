@@ -331,9 +331,11 @@ def decodes() -> None:
     types = dict.fromkeys(("rows_ptr", "contexts_ptr", "table_ptr", "counter_ptr"), "*i32")
     types |= dict.fromkeys(("partial_ptr", "maxima_ptr", "sums_ptr"), "*fp32") | dict.fromkeys(("scale", "inner"), "fp32")
     types |= dict.fromkeys(("sequences", "extra", "q_token", "q_head", "kv_slot", "kv_head", "table_row"), "i32")
-    sizes = {"KV_HEADS": 8, "GROUP": 4, "GROUP_P2": 4, "DIM": 128, "DIM_P2": 128, "PAGE": 16, "WINDOW": 0, "CHUNK": 0, "CAPPED": False, "SEQUENCES_P2": 16}
-    sizes |= {"BLOCK_M": 16, "BLOCK_N": 64, "SHORTEST": 64, "MERGED": 8, "STAGES": 3, "PRECISION": "tf32", "skip_ptr": None, "lse_ptr": None, "sinks_ptr": None}
-    check(attention_decode.decode_kernel, 4, types, **sizes, DEPENDENT=True)
+    usual = {"KV_HEADS": 8, "PAGE": 16, "WINDOW": 0, "CHUNK": 0, "CAPPED": False, "BLOCK_M": 16, "BLOCK_N": 64, "SHORTEST": 64, "STAGES": 3}
+    usual |= {"PRECISION": "tf32", "DEPENDENT": True, "skip_ptr": None, "lse_ptr": None, "sinks_ptr": None}
+    for warps, group, dim, merged, sequences in ((4, 4, 256, 8, 16), (2, 4, 128, 16, 16), (2, 8, 128, 8, 1), (2, 16, 64, 8, 1)):
+        sizes = {"GROUP": group, "GROUP_P2": group, "DIM": dim, "DIM_P2": dim, "MERGED": merged, "SEQUENCES_P2": sequences}
+        check(attention_decode.decode_kernel, warps, types, **usual, **sizes)
 
 
 def one_row_by_tensor_cores() -> None:

@@ -173,6 +173,33 @@ def test_any_number_of_splits(splits):
         torch.testing.assert_close(out, oracle(q, DECODES, kv, shape), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("splits", [1, 3, 8])
+def test_one_sequence_of_any_length(splits, window):
+    """By itself it has items of one length and not too few: none is dropped, whatever is left for the last."""
+    shape = AttentionShape(4, 2, 16, (window,))
+    pool = make_pool(shape, 512, torch.float32)
+    backend = small(TritonAttention(pool, shape, max_running=1), splits)
+    for cached in (0, 14, 15, 16, 17, 31, 32, 47, 48, 49, 63, 64, 79, 111, 128, 170):
+        work = [(cached, 1)]
+        kv = random_kv(work, shape, torch.float32, "cpu", cached)
+        q = queries(work, shape, torch.float32)
+        out = run(backend, make_batch(work, pool, kv), work, kv, q)
+        torch.testing.assert_close(out, oracle(q, work, kv, shape), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float32])
+@pytest.mark.parametrize("group, dim", [(1, 128), (4, 128), (7, 80), (8, 64), (8, 256), (16, 128), (16, 256), (12, 512)])
+def test_programs_merge_what_their_registers_hold(group, dim, dtype):
+    """128 numbers a thread, or two partial results; more of them went through memory, and took ten times as long."""
+    shape = AttentionShape(2 * group, 2, dim, (None,))
+    backend = TritonAttention(make_pool(shape, 64, dtype), shape, max_running=4)
+    for tile in (backend.decode_tile, backend.lone_tile):
+        numbers = (1 << (group - 1).bit_length()) * (1 << (dim - 1).bit_length())
+        assert tile.merged == 2 or tile.merged * numbers <= 128 * 32 * tile.warps
+    assert (backend.lone_tile.warps == 2) == (dtype != torch.float32 and dim <= 256)
+
+
 @pytest.mark.parametrize("window, dtype", [(None, torch.bfloat16), (11, torch.float32)])
 def test_deterministic_bits_depend_on_the_sequence_alone(window, dtype):
     """The same 24 tokens: at once, in chunks, one by one, behind a cached prefix, among others, on other pages."""

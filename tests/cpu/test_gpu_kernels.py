@@ -8,6 +8,7 @@ import math
 import sys
 import types
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from sgl.runtime.kernels.matmul import PLAIN
 from sgl.runtime.kernels.one_row_launch import Launch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PARTS = ("attention", "flashinfer", "fp8", "gated", "few_bits", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
+PARTS = ("attention", "chain", "flashinfer", "fp8", "gated", "few_bits", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 
@@ -46,7 +47,7 @@ def few_programs(parts, monkeypatch):
     """The interpreter's time is that of its programs."""
     tiles = DecodeTile(16, 16, 8), PrefillTile(16, 16, segment=16)
     monkeypatch.setattr(backend, "tiles_for", lambda *about: tiles)
-    for module in (one_row, parts.one_row):
+    for module in (one_row, parts.one_row, parts.chain):
         monkeypatch.setattr(module, "best_launch", lambda *about: Launch(16, 32, 1))
     monkeypatch.setattr(parts.attention, "MOST_RUNNING", 8)
     monkeypatch.setattr(parts.attention, "CONTEXT", 64)
@@ -57,7 +58,7 @@ def few_programs(parts, monkeypatch):
 @pytest.fixture
 def lab(parts):
     sizes = parts.sizes.Sizes(
-        cold=4096, load=0.0, roof_load=0.01, roof_rows=(8,), chain=1, decodes=((2, 20), (1, 9)), extends=((2, 0, 5), (1, 7, 3)),
+        cold=4096, load=0.0, roof_load=0.01, roof_rows=(8,), chain=1, chain_contexts=(9, 20), decodes=((2, 20), (1, 9)), extends=((2, 0, 5), (1, 7, 3)),
         shared=(8, 12, 3), slots=200, rows=(1, 20), fp8_rows=(16,), gated_rows=(20,), few_bits_rows=(1, 20), layer_rows=(1, 5), sampled=(1, 2),
         mixed=(1, 3), context=10, steps=2, loaded=1,
     )  # fmt: skip
@@ -79,6 +80,21 @@ def test_one_row(parts, lab, monkeypatch):
     parts.one_row.measure(lab)
     check(lab, 6)
     assert sum(", in use" in line for line in lab.text) == 5
+
+
+@pytest.mark.parametrize("keys", [{}, {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}])
+def test_chain(parts, lab, monkeypatch, keys):
+    """A layer as an engine cuts it, and the best of two cuts of each part; whatever the cut, the row is the same."""
+    chain, tiles = parts.chain, [DecodeTile(16, 16, 8, merged=2), DecodeTile(16, 16, 4, merged=4)]
+    for name, cuts in {"LAUNCHES": [Launch(8, 16, 1)], "UPS": [chain.Gather(2, 32, 1)], "DOWNS": [chain.Gather(4, 16, 1)], "TILES": tiles, "BYTES": 1, "TURNS": 1}.items():
+        monkeypatch.setattr(chain, name, cuts)
+    lab.shape, lab.tune = replace(lab.shape, keys=keys), True
+    chain.measure(lab)
+    check(lab, 2)
+    assert sum(", in use" in line for line in lab.text) == 2 * 5
+    layers = chain.Chain(lab)
+    others = layers.cuts() | {"qkv": Launch(8, 16, 1), "attention": tiles[1]}
+    torch.testing.assert_close(layers.run(layers.layers, 20, layers.cuts()), layers.run(layers.layers, 20, others), rtol=1e-4, atol=1e-4)
 
 
 def test_attention(parts, lab):
