@@ -5,8 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
+from .norm import launched
 
 BLOCK, WARPS = 2048, 4  # 16 numbers of each half a thread: two loads of 16 bytes in half precision
 
@@ -32,8 +34,11 @@ def activated(x, NAME: tl.constexpr):
 
 @entry
 @triton.jit
-def _gated(gate_up, out, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
+def _gated(gate_up, out, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """Grid (rows, blocks of `size`)."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
@@ -53,14 +58,17 @@ def _alone(x, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(place, activated(tl.load(place, inside, other=0.0).to(tl.float32), NAME), inside)
 
 
-def activate_gated(gate_up: Tensor, name: str = "silu") -> Tensor:
-    """[T, 2 n], rows contiguous -> [T, n]: the activation of the first half times the second, rounded once."""
+def activate_gated(gate_up: Tensor, name: str = "silu", overlap: bool = False) -> Tensor:
+    """[T, 2 n], rows contiguous -> [T, n]: the activation of the first half times the second, rounded once.
+
+    overlap: the kernel may start under the tail of the one before (see `one_row`).
+    """
     rows, width = gate_up.shape
     size = width // 2
     y = gate_up.new_empty(rows, size)
     if rows:
         _gated[(rows, triton.cdiv(size, BLOCK))](
-            gate_up, y, gate_up.stride(0), size, NAME=name, BLOCK=BLOCK, num_warps=WARPS
+            gate_up, y, gate_up.stride(0), size, NAME=name, BLOCK=BLOCK, num_warps=WARPS, **launched(overlap)
         )
     return y
 

@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..step.adapter_blocks import FEW, Blocks
@@ -154,6 +154,7 @@ def multiply(
     Grid: blocks * pieces * PARTS programs that shrink, and behind them outputs / OUTPUTS that multiply.
     """
     if DEPENDENT:
+        gdc_launch_dependents()
         gdc_wait()
     first = blocks * pieces * PARTS
     if tl.program_id(0) < first:

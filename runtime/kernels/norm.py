@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 
@@ -24,8 +25,11 @@ def _scaled(x, weight, size, eps):
 
 @entry
 @triton.jit
-def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr):
+def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """One program a row."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < size
@@ -35,8 +39,11 @@ def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr):
 
 @entry
 @triton.jit
-def _add_rms_norm(rows, deltas, weights, out, stride, delta_stride, size, eps, BLOCK: tl.constexpr):
+def _add_rms_norm(rows, deltas, weights, out, stride, delta_stride, size, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """One program a row. What is normalised is the sum as it is stored, rounded."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < size
@@ -55,26 +62,31 @@ def block_of(size: int) -> tuple[int, int]:
     return block, min(max(block // 512, 1), 16)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     """x [T, size], rows contiguous, weight [size] -> x / sqrt(mean(x^2) + eps) * weight, [T, size] contiguous.
 
-    float32, bfloat16 or float16; computed in float32, rounded once.
+    float32, bfloat16 or float16; computed in float32, rounded once.  overlap: the kernel may start under the tail of the one before (see `one_row`).
     """
     rows, size = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if rows:
         block, warps = block_of(size)
-        _rms_norm[(rows,)](x, weight, y, x.stride(0), size, eps, BLOCK=block, num_warps=warps)
+        _rms_norm[(rows,)](x, weight, y, x.stride(0), size, eps, BLOCK=block, num_warps=warps, **launched(overlap))
     return y
 
 
-def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
+def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     """x += delta in place, then as `rms_norm` of x. x, delta: [T, size], rows contiguous."""
     rows, size = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if rows:
         block, warps = block_of(size)
         _add_rms_norm[(rows,)](
-            x, delta, weight, y, x.stride(0), delta.stride(0), size, eps, BLOCK=block, num_warps=warps
+            x, delta, weight, y, x.stride(0), delta.stride(0), size, eps, BLOCK=block, num_warps=warps, **launched(overlap)
         )
     return y
+
+
+def launched(overlap: bool) -> dict[str, bool]:
+    """The keywords of a kernel that may start under the tail of the one before."""
+    return {"DEPENDENT": overlap} | ({"launch_pdl": True} if overlap else {})

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..kernels import gated
 from ..kernels.activation import activate, activate_gated
+from ..kernels.one_row import overlaps
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
 from .feedforward import GatedPart, PlainPart
@@ -20,4 +21,4 @@ def inner_of(ffn: GatedPart | PlainPart, y: Tensor) -> Tensor:
         return gated.gate_up(y, gate_up.weight, name)
     if isinstance(gate_up, FewBitsLinear) and gate_up.gates(y):
         return gate_up.gated(y, name)
-    return activate_gated(gate_up(y), name)
+    return activate_gated(gate_up(y), name, overlaps(y.device))

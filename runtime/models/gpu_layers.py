@@ -111,8 +111,9 @@ class FusedLayer:
 
     def queries(self, x: Tensor, delta: Pending, step: Step, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""
-        qkv = self.block.attention.qkv(self.entry(x, delta))
-        return qkv, self.rotate(qkv, step, out)
+        overlap = overlaps(x.device)
+        qkv = self.block.attention.qkv(self.entry(x, delta, overlap))
+        return qkv, self.rotate(qkv, step, out, overlap)
 
     def rotate(self, qkv: Tensor, step: Step, out: Tensor | None = None, overlap: bool = False) -> Tensor:
         """What happens to the heads between their projection and attention. Returns the queries. overlap: see `one_row`."""
@@ -152,7 +153,7 @@ class StateLayer:
         return cls(block, entry, settle, middle_of(block, before, dtype), experts, mixer_of(block))
 
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
-        mixed, slots = self.mixer(self.entry(x, delta), step), step.batch.slots
+        mixed, slots = self.mixer(self.entry(x, delta, overlaps(x.device)), step), step.batch.slots
         if rows is not None:
             x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
         return x, behind_mixer(self, x, mixed, slots)
@@ -209,10 +210,11 @@ def behind_mixer(layer: Around, x: Tensor, mixed: Tensor, slots: Tensor) -> Pend
     """x += the projection of what the mixer mixed; returns what the feedforward network adds."""
     block = layer.block
     assert block.mixer is not None and block.mixer.output is not None
+    overlap = overlaps(x.device)
     if block.layer.norms.parallel:
-        return pending(block.mixer.output, mixed), _fed(layer, layer.middle(x, None), slots)
-    y = layer.middle(x, pending(block.mixer.output, mixed))
-    return _fed(layer, y, slots) if layer.experts is None else layer.experts.spread(y, slots, overlap=overlaps(y.device))
+        return pending(block.mixer.output, mixed), _fed(layer, layer.middle(x, None, overlap), slots)
+    y = layer.middle(x, pending(block.mixer.output, mixed), overlap)
+    return _fed(layer, y, slots) if layer.experts is None else layer.experts.spread(y, slots, overlap=overlap)
 
 
 def _fed(layer: Around, y: Tensor, slots: Tensor) -> Tensor | Unsummed:

@@ -55,12 +55,12 @@ class RmsJoin:
     def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
         norm = self.before
         if delta is None:
-            return rms_norm(x, norm.weight, norm.eps)
+            return rms_norm(x, norm.weight, norm.eps, overlap)
         if isinstance(delta, Spread):
             return delta.join(x, norm.weight, norm.eps)
         if isinstance(delta, Unsummed):
             return delta.joined(x, norm.weight, norm.eps)
-        return add_rms_norm(x, delta, norm.weight, norm.eps)  # type: ignore[arg-type]
+        return add_rms_norm(x, delta, norm.weight, norm.eps, overlap)  # type: ignore[arg-type]
 
 
 AnyJoin = Join | RmsJoin

@@ -46,6 +46,7 @@ from sgl.runtime.kernels import (
     mailbox,
     many_rows_tensor_kernels,
     matmul,
+    norm,
     one_row_adapted,
     one_row_bits_kernels,
     one_row_heads,
@@ -162,10 +163,12 @@ def all_heads() -> None:
 def activations() -> None:
     rows = {"SIZE": 512, "ROWS": 4, "BLOCK": 512, "VECTOR": 8, "SCALED": False, "BIASED": False, "DEPENDENT": True}
     for name in ACTIVATIONS:
-        check(activation._gated, NAME=name, BLOCK=1024)
+        check(activation._gated, NAME=name, BLOCK=1024, DEPENDENT=name == "silu")
         check(activation._alone, NAME=name, BLOCK=1024)
         check(one_row_kernels.gate_up, 2, {"norm": "*bf16"}, NORMED=name == "silu", NAME=name, **rows)
     check(one_row_kernels.heads, 2, QUERIES=8, KEYS=4, HALF=64, NORMED=False, **rows)
+    check(norm._rms_norm, 8, BLOCK=4096, DEPENDENT=True)
+    check(norm._add_rms_norm, 8, BLOCK=4096, DEPENDENT=True)
     normed = {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}
     check(one_row_heads.normed_heads, 2, normed, QUERIES=8, KEYS=4, HALF=40, HALF_BLOCK=64, NORMED=True, **rows)
 
