@@ -26,6 +26,7 @@ from .base import AttentionShape, BackendUnavailable, OnePool
 from .chosen import Chosen
 
 MERGED_NUMBERS = 128  # of partial results at once, of a thread
+MANY_NUMBERS = 4096  # of one partial result, from which on two warps are faster for heads above 128
 SPLIT_BYTES = 64 << 20  # device memory for partial results of deterministic attention
 WIDEST = 512
 LN2 = math.log(2)
@@ -170,14 +171,16 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
     would spill, and compile for a quarter of a minute."""
     wide = shape.head_dim > 128
     least = max(16, 1 << (shape.group - 1).bit_length())
+    exact, roomy = pool.k.dtype == torch.float32, has_room(pool.k.device)
     if shape.head_dim > 256:
-        return _tile(shape, block=16, stages=2), PrefillTile(max(least, 32), 16, warps=8, stages=2)
-    if pool.k.dtype == torch.float32:
+        cut = {"block": 32} if roomy and not exact else {"block": 16, "stages": 2}
+        return _tile(shape, **cut), PrefillTile(max(least, 32), 16, warps=8, stages=2)
+    if exact:
         return _tile(shape, block=16, stages=2), PrefillTile(least, 16, warps=4, stages=2)
     if deterministic:
         return _tile(shape), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
     if wide:
-        return _tile(shape, block=64 if has_room(pool.k.device) else 32), PrefillTile(max(least, 64), 32, warps=4, stages=3)
+        return _tile(shape, 64 if roomy else 32, warps=2 if _numbers(shape) >= MANY_NUMBERS else 4), PrefillTile(max(least, 64), 32, warps=4, stages=3)
     if pool.k.dtype.itemsize == 1:  # whose keys pass through registers
         return _tile(shape), PrefillTile(max(least, 128), 64, warps=8, stages=3)
     return _tile(shape, warps=2), PrefillTile(max(least, 128), 64, warps=4, stages=3)
@@ -190,8 +193,12 @@ def lone_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> Deco
 
 def _tile(shape: AttentionShape, block: int = 64, warps: int = 4, stages: int = 3) -> DecodeTile:
     """Which merges as many partial results at once as its threads have registers for: with more of them it is several times slower."""
-    numbers = (1 << (shape.group - 1).bit_length()) * (1 << (shape.head_dim - 1).bit_length())
-    return DecodeTile(block, warps=warps, stages=stages, merged=max(2, min(32 // warps, MERGED_NUMBERS * 32 * warps // numbers)))
+    return DecodeTile(block, warps=warps, stages=stages, merged=max(2, min(32 // warps, MERGED_NUMBERS * 32 * warps // _numbers(shape))))
+
+
+def _numbers(shape: AttentionShape) -> int:
+    """Of a partial result: those of all heads of a group."""
+    return (1 << (shape.group - 1).bit_length()) * (1 << (shape.head_dim - 1).bit_length())
 
 
 @torch.inference_mode()

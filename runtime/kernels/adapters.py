@@ -21,7 +21,7 @@ from .ahead import entry
 CUT, OUTPUTS = 1024, 128  # inputs of a part, and outputs that are written at once
 GRAIN = 16  # numbers by which pairs begin, and by which pieces of most models end: whole words are read at once
 FEW_BLOCKS = 16  # up to so many, outputs are shared out among as many programs as there are tiles of OUTPUTS
-LONG = 1024  # outputs of a tile where there are more
+LONG = 512  # outputs of a tile where there are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ def expand(
         for step in range(STEPS):
             output = left + step * OUTPUTS + tl.arange(0, OUTPUTS)
             wanted = output < stop
-            of_rank = tl.load(second + output[None, :], mask=(r < rank)[:, None] & wanted[None, :], other=0.0)
             to = y + tokens[:, None] * y_stride + output[None, :]
             mask = (row < count)[:, None] & wanted[None, :]
             before = tl.load(to, mask=mask, other=0.0).to(tl.float32)
+            of_rank = tl.load(second + output[None, :], mask=(r < rank)[:, None] & wanted[None, :], other=0.0)
             tl.store(to, (before + tl.dot(inner, of_rank, input_precision="ieee")).to(y.dtype.element_ty), mask=mask)
 
 
@@ -155,7 +155,7 @@ def rank_of(pairs: Pairs) -> int:
 
 def depth_for(rank: int) -> int:
     """Inputs that are read at once."""
-    return max(16, min(256, 8192 // rank))
+    return max(16, min(128, 8192 // rank))
 
 
 def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor, piece_of: Tensor | None = None) -> Product:

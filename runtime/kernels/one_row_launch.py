@@ -91,8 +91,8 @@ def _guess(outputs: int, inputs: int) -> Launch:
 
 
 def _as_many_bytes(launch: Launch, inputs: int) -> Launch:
-    """The cut for numbers of half the size: twice as many columns a step where that comes out even."""
-    return launch if inputs % (2 * launch.block) else launch._replace(block=2 * launch.block)
+    """The cut for numbers of half the size: twice as many columns a step where that comes out even and registers are not counted."""
+    return launch if launch.registers or inputs % (2 * launch.block) else launch._replace(block=2 * launch.block)
 
 
 def block_of(inputs: int) -> int:
