@@ -28,6 +28,7 @@ from sgl.runtime.kernels.expert_parts import Besides, Choice, Stacks, Weights
 from sgl.runtime.kernels.heads import HeadWeights
 from sgl.runtime.kernels.join import NormWeights
 from sgl.runtime.kernels.one_row_launch import Launch, best_launch
+from sgl.runtime.kernels.overlap import overlaps
 from sgl.runtime.kernels.routing import FEW_ROWS, Routing, route
 
 EPS, BYTES, MOST_LAYERS, TURNS, TOLD = 1e-6, 4 * 10**8, 16, 2, 5  # BYTES: that all layers' weights read at least together
@@ -117,7 +118,7 @@ class Chain:
     def run(self, layers: list[Layer], context: int, cuts: Cuts, without: frozenset[str] = frozenset()) -> Tensor:
         """One row through all of them, behind so many tokens and itself."""
         shape, attention, x, batch = self.shape, self.attention, self.entry.clone(), self.steps[context]
-        overlap = one_row.overlaps(x.device)
+        overlap = overlaps(x.device)
         attention.lone_tile, attention._scratch = cuts["attention"], self._scratch(cuts["attention"])
         attention.plan(batch)
         for index, layer in enumerate(layers):

@@ -17,7 +17,8 @@ from gpu_kernel_few_bits import int4, packed, size_of
 from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
-from sgl.runtime.kernels import one_row, one_row_launch
+from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels import overlap as overlapping
 from sgl.runtime.kernels.few_bits_packed import DTYPES, Packed
 from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch, best_launch, best_tensor_launch
 
@@ -38,11 +39,11 @@ CUTS_OF_BITS = (  # outputs, warps, programs a multiprocessor
 
 @contextmanager
 def overlap(wanted: bool) -> Iterator[None]:
-    before, one_row_launch.OVERLAP = one_row_launch.OVERLAP, wanted
+    before, overlapping.OVERLAP = overlapping.OVERLAP, wanted
     try:
         yield
     finally:
-        one_row_launch.OVERLAP = before
+        overlapping.OVERLAP = before
 
 
 class OneRow:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels import adapted, one_row_adapted
 from ..kernels.adapters import LONG, OUTPUTS, Pairs, expanded, product_of, shrunk, tiles_of
-from ..kernels.one_row_launch import overlaps
+from ..kernels.overlap import overlaps
 from ..layers.linear import Linear
 from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, Blocks, grouped, laid_out
 from ..step.adapter_rows import AdapterRows

@@ -19,8 +19,8 @@ from ..cache.kv import KVPool
 from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
 from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention_store import store
-from ..kernels.one_row import overlaps
 from ..kernels.one_row_launch import has_room
+from ..kernels.overlap import overlaps
 from ..step.batch import Batch, DeviceBatch
 from .base import AttentionShape, BackendUnavailable, OnePool
 from .chosen import Chosen

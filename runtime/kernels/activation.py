@@ -8,7 +8,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
-from .norm import launched
+from .overlap import launched
 
 BLOCK, WARPS = 2048, 4  # 16 numbers of each half a thread: two loads of 16 bytes in half precision
 
@@ -61,7 +61,7 @@ def _alone(x, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
 def activate_gated(gate_up: Tensor, name: str = "silu", overlap: bool = False) -> Tensor:
     """[T, 2 n], rows contiguous -> [T, n]: the activation of the first half times the second, rounded once.
 
-    overlap: the kernel may start under the tail of the one before (see `one_row`).
+    overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
     rows, width = gate_up.shape
     size = width // 2

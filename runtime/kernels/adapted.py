@@ -29,6 +29,7 @@ from ..step.adapter_blocks import FEW, Blocks
 from .adapters import GRAIN, Pairs, Product, of_block, rank_of
 from .ahead import entry
 from .matmul import Tile, aligned, can_multiply, capability, processors, tile_for
+from .overlap import launched
 
 ON = os.environ.get("SGL_FOLD_ADAPTERS") != "0"
 MOST_ROWS, MOST_RANK, MOST_BLOCKS = 64, 128, 8
@@ -216,8 +217,8 @@ def multiplied(
         y, bias, h, counters, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order, places, rows.groups, rows.group_of, product.piece_of,
         x.stride(0), count, product.outputs, product.inputs, product.site, sites, most_pieces, product.pieces, blocks, places.shape[2],
         ROWS=tile.rows, OUTPUTS=OUTPUTS, DEPTH=tile.depth, RANK=rank, PARTS=parts, INNER=max(FEW_INNER if blocks <= FEW_BLOCKS else INNER, rank),
-        FEW=rows.rows, GRAIN=product.grain, **shrink, BIAS=bias is not None, DEPENDENT=overlap,
-        num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
+        FEW=rows.rows, GRAIN=product.grain, **shrink, BIAS=bias is not None,
+        num_warps=tile.warps, num_stages=tile.stages, **launched(overlap),
     )  # fmt: skip
     return y
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
+from .overlap import launched
 
 INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634
@@ -311,5 +312,5 @@ def decode(
         SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)),
         BLOCK_M=rows_of_tile, BLOCK_N=tile.block, SHORTEST=tile.shortest, MERGED=tile.merged,
         STAGES=tile.stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        DEPENDENT=overlap, num_warps=tile.warps, **({"launch_pdl": True} if overlap else {}),
+        num_warps=tile.warps, **launched(overlap),
     )  # fmt: skip

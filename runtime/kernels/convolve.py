@@ -9,6 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .activation import activated
 from .ahead import entry
+from .overlap import launched
 
 BLOCK, TOKENS = 512, 16  # channels and tokens of a program
 
@@ -78,9 +79,8 @@ def convolve(
     parts = (x, *(gates or (x, x)), taps, taps if bias is None else bias, memory, read, write, starts, out, x.stride(0))
     cut = {
         "CHANNELS": channels, "WIDTH": width, "ROWS": triton.next_power_of_2(width), "BLOCK": min(BLOCK, triton.next_power_of_2(channels)),
-        "TOKENS": TOKENS, "BIASED": bias is not None, "NAME": name or "", "GATED": gates is not None, "DEPENDENT": overlap, "num_warps": 4,
+        "TOKENS": TOKENS, "BIASED": bias is not None, "NAME": name or "", "GATED": gates is not None, "num_warps": 4, **launched(overlap),
     }  # fmt: skip
-    cut |= {"launch_pdl": True} if overlap else {}
     grid = (sequences, triton.cdiv(channels, BLOCK))
     if longest == 1:
         _convolve[(*grid, 1)](*parts, **cut, GIVES=True, LEAVES=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
+from .overlap import launched
 
 CHUNK, LARGE_CHUNK = 1024, 2048  # pairs that a program looks at together
 MANY = 4096  # pairs, above which chunks have programs of their own
@@ -113,13 +114,12 @@ def most_blocks(pairs: int, experts: int, rows: int) -> int:
 def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False) -> Blocks:
     """chosen: int32 [T, k], numbers below `experts`; pair t * k + j is choice j of token t.  rows: of a block, a power of 2.
 
-    overlap: see `one_row`.
+    overlap: see `overlap`.
     """
     count, device = chosen.numel(), chosen.device
     most = most_blocks(count, experts, rows)
     pairs, owners, total = (torch.empty(size, dtype=torch.int32, device=device) for size in (most * rows, most, 1))
-    sizes = {"EXPERTS": experts, "BINS": triton.next_power_of_2(experts + 1), "DEPENDENT": overlap, "num_warps": 4}
-    sizes |= {"launch_pdl": True} if overlap else {}
+    sizes = {"EXPERTS": experts, "BINS": triton.next_power_of_2(experts + 1), "num_warps": 4} | launched(overlap)
     chunks = triton.cdiv(count, LARGE_CHUNK)
     most_chunks = triton.next_power_of_2(chunks)
     if count > MANY and most_chunks * sizes["BINS"] <= PLACED:

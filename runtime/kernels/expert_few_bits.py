@@ -9,7 +9,7 @@ from . import expert_few_bits_kernels as kernels
 from .expert_blocks import Blocks
 from .expert_parts import Choice, PackedWeights
 from .few_bits import Tile, constants, parts_of
-from .routing import launched
+from .overlap import launched
 
 TURN = 8  # blocks that go through an expert's outputs together
 SINGLE = Tile(16, 64, 1, 4, 4, apart=True)
@@ -29,7 +29,7 @@ def product(
     x: Tensor, weights: PackedWeights, choice: Choice, blocks: Blocks | None, tile: Tile, top: int = 1, name: str = "",
     limit: float | None = None, overlap: bool = False,
 ) -> Tensor:  # fmt: skip
-    """As `experts.grouped`, whose weights are not packed. blocks: None: each pair is one.  overlap: see `one_row`."""
+    """As `experts.grouped`, whose weights are not packed. blocks: None: each pair is one.  overlap: see `overlap`."""
     (weight, bias), count = weights, choice.experts.numel()
     wide, share = (weight.outputs // 2, tile.outputs // 2) if name else (weight.outputs, tile.outputs)
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -41,6 +41,6 @@ def product(
         x, *parts_of(weight), x if bias is None else bias, out, pairs, owners, total, count, weight.outputs, weight.inputs, x.stride(0),
         weight.words.stride(0), 0 if weight.meta is None else weight.meta.stride(0), limit or 0.0, **constants(weight, x.is_cuda),
         TOP=top, NAME=name, LIMITED=limit is not None, BIASED=bias is not None, SINGLE=blocks is None, APART=tile.apart, ROWS=tile.rows,
-        OUTPUTS=tile.outputs, TURN=TURN, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages, **launched(overlap),
+        OUTPUTS=tile.outputs, TURN=TURN, num_warps=tile.warps, num_stages=tile.stages, **launched(overlap),
     )  # fmt: skip
     return out

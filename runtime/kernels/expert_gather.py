@@ -10,6 +10,7 @@ from torch import Tensor
 from . import expert_gather_kernels as kernels
 from .expert_parts import Besides, Choice, Stacks, Weights, besides_of, flags_of
 from .one_row_launch import block_of
+from .overlap import launched
 
 ROWS_AT_ONCE = 8  # that a program of the second product reads, of all experts together
 
@@ -83,6 +84,6 @@ def _constants(weight: Tensor, cut: Gather, overlap: bool) -> dict[str, Any]:
     """The keywords that both kernels take."""
     size = weight.shape[2]
     block = min(cut.block, triton.next_power_of_2(size))
-    told = {"SIZE": size, "ROWS": cut.rows, "BLOCK": block, "VECTOR": min(16 // weight.element_size(), block), "DEPENDENT": overlap}
+    told = {"SIZE": size, "ROWS": cut.rows, "BLOCK": block, "VECTOR": min(16 // weight.element_size(), block)}
     told |= {"num_warps": cut.warps} | ({"maxnreg": cut.registers} if cut.registers else {})
-    return told | ({"launch_pdl": True} if overlap else {})
+    return told | launched(overlap)

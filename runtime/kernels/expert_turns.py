@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
-from .routing import launched
+from .overlap import launched
 
 FEW, CHUNK = 128, 2048  # pairs that a program looks at together
 
@@ -86,7 +86,7 @@ def _take_turns(
 def take_turns(chosen: Tensor, turns: Turns, counts: Tensor | None, slots: Tensor | None = None, overlap: bool = False) -> Tensor:
     """int32 [T, k]: of each choice its place here, or `turns.here` where another rank computes it, or nobody: rows whose slot is 0 are padding.
 
-    chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, these rows counted in but for padding; None: never before.  overlap: see `one_row`.
+    chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, these rows counted in but for padding; None: never before.  overlap: see `overlap`.
     """
     places, count = torch.empty_like(chosen), chosen.numel()
     chunk = FEW if count <= FEW else CHUNK
@@ -94,6 +94,6 @@ def take_turns(chosen: Tensor, turns: Turns, counts: Tensor | None, slots: Tenso
         _take_turns[(triton.cdiv(count, chunk) + len(turns.shared),)](
             chosen, chosen if slots is None else slots, chosen if counts is None else counts, turns.copies, turns.table, turns.shared, places, count, turns.here,
             TOP=chosen.shape[1], COPIES=turns.table.shape[1], CHUNK=chunk, SLOTTED=slots is not None, COUNTED=counts is not None,
-            DEPENDENT=overlap, num_warps=4 if chunk > FEW else 1, **launched(overlap),
+            num_warps=4 if chunk > FEW else 1, **launched(overlap),
         )  # fmt: skip
     return places

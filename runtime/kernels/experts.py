@@ -17,6 +17,7 @@ from .expert_gather import gathered
 from .expert_parts import Besides, Choice, PackedWeights, Stacks, Weights, besides_of, flags_of
 from .matmul import can_multiply, capability, processors
 from .norm import block_of
+from .overlap import launched
 
 FEW_ROWS = 8  # up to which weights are gathered: from there on rows share experts
 MOST_ROWS = 8192  # at a time, so that what lies between the products stays small
@@ -90,7 +91,7 @@ class Spread(NamedTuple):
         kernels.combine_norm[(rows,)](
             self.each, self.choice.weights, *besides_of(self.besides, self.each)[:2], x, weight, y, outputs, x.stride(0), eps,
             TOP=self.choice.top_k, BLOCK=block, WEIGHED=not self.choice.of_input, SHARED=flags["SHARED"], SWITCHED=flags["SWITCHED"],
-            **_launched(self.overlap), num_warps=warps,
+            **launched(self.overlap), num_warps=warps,
         )  # fmt: skip
         return y
 
@@ -109,7 +110,7 @@ def mixture(
 ) -> Tensor:
     """x [T, hidden] -> [T, hidden]: the sum of what each row's experts give, in the order of choice, and of `besides`.
 
-    fixed: a row's bits do not depend on the other rows.  overlap: see `one_row`.
+    fixed: a row's bits do not depend on the other rows.  overlap: see `overlap`.
     """
     besides = besides or Besides()
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -176,7 +177,7 @@ def _grouped(
         *taken, x if bias is None else bias, choice.weights, out, *blocks[:3], choice.experts.numel(), outputs, inputs, x.stride(0), limit or 0.0,
         TOP=choice.top_k, NAME=name, LIMITED=limit is not None, BIASED=bias is not None, WEIGHED=choice.of_input and bool(name),
         DESCRIBED=described, EVEN=inputs % tile.depth == 0, ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth, GROUP=GROUP,
-        FLATTEN=tile.resident, **_launched(overlap), num_warps=tile.warps, num_stages=tile.stages,
+        FLATTEN=tile.resident, **launched(overlap), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 
@@ -186,12 +187,8 @@ def add_up(each: Tensor, choice: Choice, besides: Besides, out: Tensor, experts:
     block = min(COMBINED, triton.next_power_of_2(outputs))
     kernels.combine[rows, triton.cdiv(outputs, block)](
         each, choice.experts, choice.weights, *besides_of(besides, each), out, outputs, experts,
-        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, PARTIAL=choice.partial, **flags_of(besides), **_launched(overlap), num_warps=4,
+        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, PARTIAL=choice.partial, **flags_of(besides), **launched(overlap), num_warps=4,
     )  # fmt: skip
-
-
-def _launched(overlap: bool) -> dict[str, bool]:
-    return {"DEPENDENT": overlap} | ({"launch_pdl": True} if overlap else {})
 
 
 __all__ = ["Besides", "Choice", "PackedWeights", "Spread", "Stacks", "Tile", "Weights", "add_up", "grouped_down", "grouped_up", "mixture", "spread", "tile_for"]

@@ -17,6 +17,7 @@ from .few_rows_parts import PartsTile, Readied
 from .few_rows_tensor import FewRowsTile
 from .many_rows_tensor import ManyRowsTile
 from .matmul import processors
+from .overlap import launched
 
 RESTORED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
 RESTORED_PART = 2**27  # numbers of it at a time: smaller parts make products whose tiles come out less even
@@ -63,7 +64,7 @@ def matmul(
 
     added_to: [T, out], written into and given back.  ready: weight and eps of the norm behind the product: gives what it is of.
     name: of an activation; W holds gate above up, and activation(gate) * up is given, [T, out / 2].
-    overlap: the kernel may start under the tail of the one before (see `one_row`).
+    overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
     readied, x = (x, x.y) if isinstance(x, Readied) else (None, x)
     if weight.order is not None:
@@ -101,8 +102,8 @@ def matmul(
             ready[0] if ready else x, after, squares, partial, weight.counters, rows, outputs, inputs, x.stride(0), y.stride(0),
             readied.eps if readied else 0.0, **constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
             TILES=len(readied.squares) if readied else 1, ADDED=added_to is not None, READY=ready is not None, NAME=name,
-            OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, APART=tile.apart, DEPENDENT=overlap, num_warps=tile.warps, num_stages=tile.stages,
-            **({"launch_pdl": True} if overlap else {}),
+            OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, APART=tile.apart, num_warps=tile.warps, num_stages=tile.stages,
+            **launched(overlap),
         )  # fmt: skip
     return Readied(after, squares, ready[1]) if ready else y
 

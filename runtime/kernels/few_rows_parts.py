@@ -15,6 +15,7 @@ from .few_rows_assembly import texts_of
 from .few_rows_parts_kernels import block_of, steps_of
 from .matmul import processors
 from .one_row_launch import SHARED, has_room, tiles_of
+from .overlap import launched
 
 MOST_ROWS = 16  # of 17 to 32 few_rows_tensor_kernels are faster
 FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
@@ -167,7 +168,7 @@ def matmul(
         NORMED=squares is not None, SQUARES=1 if squares is None else len(squares), ADDED=added, READY=ready is not None, NAME=name,
         **({"QUERIES": 0, "KEYS": 0, "DIM": 0} if heads is None else {"QUERIES": heads.queries, "KEYS": heads.keys, "DIM": heads.dim}),
         TILE=tile.outputs, ROWS=count, SPLIT=tile.split, SIDE=tile.side, SLICES=tile.slices, AHEAD=tile.ahead, MOST_WAITS=tile.waits, PROGRAMS=stride * tile.slices,
-        DEPENDENT=overlap, num_warps=warps, maxnreg=128, **({"launch_pdl": True} if overlap else {}),
+        num_warps=warps, maxnreg=128, **launched(overlap),
     )  # fmt: skip
     return after, left
 

@@ -14,6 +14,7 @@ from .few_bits_packed import ABOVE, NIBBLES, Packed
 from .few_rows_parts import PartsTile
 from .matmul import processors
 from .one_row_launch import SHARED, has_room, tiles_of
+from .overlap import launched
 
 MOST_ROWS = 64
 BLOCK = 128  # inputs
@@ -102,7 +103,7 @@ def matmul(
         ZERO=weight.zero - (ABOVE[weight.dtype] if weight.kind.startswith("zeros") else 0), BIASED=bias is not None,
         NORMED=squares is not None, TILES=1 if squares is None else len(squares), ADDED=added, READY=ready is not None, NAME=name,
         TILE=tile.outputs, ROWS=count, SPLIT=tile.split, SIDE=tile.side, RING=tile.ring(count, weight.group), PROGRAMS=programs,
-        DEPENDENT=overlap, num_warps=tile.split * tile.side, **({"launch_pdl": True} if overlap else {}),
+        num_warps=tile.split * tile.side, **launched(overlap),
     )  # fmt: skip
     return after, left
 

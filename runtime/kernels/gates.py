@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
+from .overlap import launched
 from .states import by_gate
 
 BLOCK = 1024
@@ -33,10 +32,9 @@ def _sigmoid(x, gate, out, x_stride, gate_stride, SIZE: tl.constexpr, BLOCK: tl.
 def times_sigmoid(x: Tensor, gate: Tensor, overlap: bool = False) -> Tensor:
     """x [T, n] times the sigmoid of gate [T, n], rows contiguous both, rounded once."""
     (rows, size), out = x.shape, x.new_empty(x.shape)
-    options: dict[str, Any] = {"launch_pdl": True} if overlap else {}
     if rows:
         _sigmoid[(rows, triton.cdiv(size, BLOCK))](
-            x, gate, out, x.stride(0), gate.stride(0), SIZE=size, BLOCK=BLOCK, DEPENDENT=overlap, num_warps=4, **options
+            x, gate, out, x.stride(0), gate.stride(0), SIZE=size, BLOCK=BLOCK, num_warps=4, **launched(overlap)
         )
     return out
 
@@ -74,12 +72,11 @@ def gated(
 ) -> Tensor:
     """`models.recurrence.gated` of x float32 [T, spans, n] contiguous and z [T, spans * n], rows contiguous: of z's shape and type."""
     (rows, spans, size), out = x.shape, z.new_empty(z.shape)
-    options: dict[str, Any] = {"launch_pdl": True} if overlap else {}
     block = triton.next_power_of_2(size)
     if rows:
         _normed[(rows, spans)](
             x, z, x if weight is None else weight, out, z.stride(0), eps or 0.0, SPANS=spans, SIZE=size, BLOCK=block, NORM=eps is not None,
-            WEIGHTS=0 if weight is None else len(weight), GATE_FIRST=gate_first, NAME=name, DEPENDENT=overlap,
-            num_warps=min(max(block // 256, 1), 8), **options,
+            WEIGHTS=0 if weight is None else len(weight), GATE_FIRST=gate_first, NAME=name,
+            num_warps=min(max(block // 256, 1), 8), **launched(overlap),
         )  # fmt: skip
     return out

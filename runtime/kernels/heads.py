@@ -12,6 +12,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 from .norm import block_of
+from .overlap import launched
 
 TILE = 16  # heads of a program
 MOST_FP8 = 448.0  # the largest number of float8_e4m3fn
@@ -161,7 +162,7 @@ def rotate_and_store(
     angles_table: `Rotary.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
     k_pool, v_pool: [slots, kv_heads, head_dim] contiguous, of the model's type, or float8_e4m3fn for value / scale.
     value_eps: each head of values is divided by its root mean square.
-    overlap: the kernel may start under the tail of the one before (see `one_row`).
+    overlap: the kernel may start under the tail of the one before (see `overlap`).
     Returns [T, query_heads, head_dim], contiguous within a token.
     """
     tokens, dim = qkv.shape[0], k_pool.shape[-1]
@@ -176,7 +177,7 @@ def rotate_and_store(
             QUERIES=query_heads, KEYS=kv_heads, HALF=half, HALF_BLOCK=block, TILE=TILE,
             TURN=angles_table is not None, NORM=norm is not None, LAYER=layer, WHOLE=whole, BIAS=bias is not None,
             AFTER=after, VALUE_NORM=value_eps is not None, FP8=k_pool.dtype == torch.float8_e4m3fn, MOST=MOST_FP8,
-            APART=out is not None, DEPENDENT=overlap, num_warps=min(max(TILE * block // 256, 1), 8), **({"launch_pdl": True} if overlap else {}),
+            APART=out is not None, num_warps=min(max(TILE * block // 256, 1), 8), **launched(overlap),
         )  # fmt: skip
     if out is not None:
         return out

@@ -4,7 +4,7 @@ the norm in front of the next branch. `norm` has the usual case, an addition and
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -14,6 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 from .norm import block_of
+from .overlap import launched
 
 NONE, RMS, LAYER = (tl.constexpr(kind) for kind in range(3))
 
@@ -89,7 +90,7 @@ def join(
     returns before(x), [T, size] contiguous, or x itself where `before` is None.
 
     x, delta, other: [T, size], rows contiguous.  scalar: float32 [1].  Without delta x stays as it is.
-    overlap: the kernel may start under the tail of the one before (see `one_row`).
+    overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
     (rows, size), none = x.shape, x
     y = x if before is None else torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -103,13 +104,9 @@ def join(
         DELTA=delta is not None, OTHER=other is not None, BRANCH=branch != 1, OF_SUM=of_sum, SCALAR=scalar is not None,
         AFTER=_kind(after), AFTER_BIAS=after is not None and after.bias is not None,
         BEFORE=_kind(before), BEFORE_BIAS=before is not None and before.bias is not None,
-        DEPENDENT=overlap, BLOCK=block, num_warps=warps, **_launch(overlap),
+        BLOCK=block, num_warps=warps, **launched(overlap),
     )  # fmt: skip
     return y
-
-
-def _launch(overlap: bool) -> dict[str, Any]:
-    return {"launch_pdl": True} if overlap else {}
 
 
 def _pointers(norm: NormWeights | None, unused: Tensor) -> tuple[Tensor, Tensor]:

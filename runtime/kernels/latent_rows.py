@@ -9,6 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
 from .heads import MOST_FP8, _to_pool
+from .overlap import launched
 
 TILE = 16  # heads of a program
 
@@ -70,7 +71,7 @@ def latent_rows(
     query: [Q, heads * dim + heads * turned], all heads' own numbers first, of the tokens from `first` on; latent: [T, rank + turned]; rows contiguous.  norm: [rank].
     table: `Rotary.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
     pool: [slots, 1, rank + turned], contiguous, of the model's type, or float8_e4m3fn for number / scale.
-    q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see `one_row`.
+    q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see `overlap`.
     """
     (queries, heads, width), tokens, rank = q.shape, len(latent), len(norm)
     half, dim = (width - rank) // 2, query.shape[1] // heads - (width - rank)
@@ -78,6 +79,5 @@ def latent_rows(
         _latent_rows[(tokens, 1 + (triton.cdiv(heads, TILE) if queries else 0))](
             query, latent, norm, query if table is None else table, positions, slots, pool, q, first, queries, query.stride(0), latent.stride(0), eps, scale,
             HEADS=heads, DIM=dim, RANK=rank, RANK_BLOCK=triton.next_power_of_2(rank), HALF=half, HALF_BLOCK=triton.next_power_of_2(half),
-            TILE=TILE, TURN=table is not None, FP8=pool.dtype.itemsize == 1, MOST=MOST_FP8, DEPENDENT=overlap, num_warps=2,
-            **({"launch_pdl": True} if overlap else {}),
+            TILE=TILE, TURN=table is not None, FP8=pool.dtype.itemsize == 1, MOST=MOST_FP8, num_warps=2, **launched(overlap),
         )  # fmt: skip

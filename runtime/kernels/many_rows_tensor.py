@@ -14,6 +14,7 @@ from .few_bits_assembly import texts
 from .few_bits_packed import BYTES, NIBBLES, Packed
 from .matmul import capability, processors
 from .one_row_launch import SHARED
+from .overlap import launched
 
 LEAST_ROWS, MOST_ROWS = 33, 1024  # others are faster below, and were not compared above
 KINDS = ("plain", "scaled", "zeros, scaled")  # of whole numbers of four bits
@@ -115,8 +116,8 @@ def matmul(
             OUTPUTS=outputs, INPUTS=weight.inputs, FORM=weight.form, GROUP=weight.group, KIND=weight.kind, OUTER=weight.outer is not None,
             **texts(weight), BIASED=bias is not None, NORMED=squares is not None, PARTS=1 if squares is None else len(squares), ADDED=added,
             READY=ready is not None, NAME=name, TILE=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, RING=tile.ring(weight.form),
-            WARPS=tile.warps, DEPENDENT=overlap, num_warps=tile.warps, **({"maxnreg": tile.registers} if tile.registers else {}),
-            **({"launch_pdl": True} if overlap else {}),
+            WARPS=tile.warps, num_warps=tile.warps, **({"maxnreg": tile.registers} if tile.registers else {}),
+            **launched(overlap),
         )  # fmt: skip
     return after, left
 

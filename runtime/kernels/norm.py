@@ -9,6 +9,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
+from .overlap import launched
 
 
 @triton.jit
@@ -65,7 +66,7 @@ def block_of(size: int) -> tuple[int, int]:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     """x [T, size], rows contiguous, weight [size] -> x / sqrt(mean(x^2) + eps) * weight, [T, size] contiguous.
 
-    float32, bfloat16 or float16; computed in float32, rounded once.  overlap: the kernel may start under the tail of the one before (see `one_row`).
+    float32, bfloat16 or float16; computed in float32, rounded once.  overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
     rows, size = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -85,8 +86,3 @@ def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float, overlap: 
             x, delta, weight, y, x.stride(0), delta.stride(0), size, eps, BLOCK=block, num_warps=warps, **launched(overlap)
         )
     return y
-
-
-def launched(overlap: bool) -> dict[str, bool]:
-    """The keywords of a kernel that may start under the tail of the one before."""
-    return {"DEPENDENT": overlap} | ({"launch_pdl": True} if overlap else {})

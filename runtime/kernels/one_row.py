@@ -6,7 +6,7 @@ store of keys and values, a gated activation, or the residual after it. Sums are
 A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`takes`) is a `Packed`.
 What an adapter adds to the product of another weight is its `pair`, see `one_row_adapted`.
 
-Kernels may start under the tail of the one before (`one_row_launch.OVERLAP`), whoever launched that one; they
+Kernels may start under the tail of the one before (see `overlap`), whoever launched that one; they
 read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
 """
 
@@ -29,9 +29,9 @@ from .one_row_launch import (
     best_launch,
     best_tensor_launch,
     has_room,
-    overlaps,
     tiles_of,
 )
+from .overlap import launched, overlaps
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TENSOR_BLOCK, TENSOR_INPUTS = 128, 28_672  # inputs of a block, and at most: x lies in shared memory, beside what is under way
@@ -173,12 +173,9 @@ class Plan(NamedTuple):
 def planned(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch, half: int) -> Plan:
     """half: see `tiles_of`."""
     words = weight.words if isinstance(weight, Packed) else weight
-    overlap = overlaps(words.device)
-    cut = {"ROWS": launch.rows, "DEPENDENT": overlap, "num_warps": launch.warps}
+    cut = {"ROWS": launch.rows, "num_warps": launch.warps} | launched(overlaps(words.device))
     if launch.registers:
         cut["maxnreg"] = launch.registers
-    if overlap:
-        cut["launch_pdl"] = True
     tiles = tiles_of(_outputs(weight), half, launch.rows)
     if not isinstance(weight, Packed):
         assert isinstance(launch, Launch)

@@ -23,7 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..step.adapter_blocks import Blocks
 from .adapters import GRAIN, Pairs, Product
 from .ahead import entry
-from .one_row_launch import overlaps
+from .overlap import launched, overlaps
 
 ON = os.environ.get("SGL_LONE_ADAPTERS") != "0"
 MOST_RANK, MOST_PIECES = 128, 3
@@ -134,11 +134,11 @@ def shrunk(
     """Of x [1, inputs]; norm_weight: None for no norm.  borders: see `borders_of`.  places: of `placed`."""
     width, size = triton.next_power_of_2(pairs.most_rank), product.inputs
     h, own = torch.empty(product.pieces, width, dtype=torch.float32, device=x.device), places[product.site]
-    block, overlap = min(BLOCK, triton.next_power_of_2(size)), overlaps(x.device)
+    block = min(BLOCK, triton.next_power_of_2(size))
     shrink[(product.pieces, width)](
         x, x if norm_weight is None else norm_weight, h, pairs.memory, own, eps, SIZE=size, BLOCK=block, AHEAD=AHEAD, WIDTH=width,
-        GRAIN=GRAIN if size % GRAIN == 0 else 1, NORMED=norm_weight is not None, DEPENDENT=overlap, num_warps=4 if size <= BLOCK else 8,
-        **({"launch_pdl": True} if overlap else {}),
+        GRAIN=GRAIN if size % GRAIN == 0 else 1, NORMED=norm_weight is not None, num_warps=4 if size <= BLOCK else 8,
+        **launched(overlaps(x.device)),
     )  # fmt: skip
     return RowPair(h, pairs.memory, own, *borders)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import NamedTuple
 
 import torch
 import triton
-
-OVERLAP = os.environ.get("SGL_OVERLAP_LAUNCHES") != "0"  # start a kernel under the tail of the one before
 
 
 class Launch(NamedTuple):
@@ -183,14 +180,3 @@ def has_room(device: torch.device) -> bool:
         return False
     index = torch.cuda.current_device() if device.index is None else device.index
     return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"] >= SHARED
-
-
-def overlaps(device: torch.device) -> bool:
-    """Whether kernels are to start under the tail of the one before."""
-    return OVERLAP and can_overlap(device)
-
-
-@cache
-def can_overlap(device: torch.device) -> bool:
-    """Whether the device starts a kernel before the one in front of it has ended (Hopper and later)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9

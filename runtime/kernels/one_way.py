@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .one_row_launch import overlaps
 from .one_way_kernels import PROGRAMS, post, take
+from .overlap import launched, overlaps
 
 MOST, BLOCK, WARPS = int(PROGRAMS), 512, 4  # messages of a block
 
@@ -74,6 +74,5 @@ def _programs(x: Tensor, each: int) -> int:
 
 
 def _told(x: Tensor, channels: Channels) -> dict[str, Any]:
-    overlap = overlaps(x.device)
-    told: dict[str, Any] = {"RANK": channels.rank, "RANKS": channels.ranks, "BLOCK": BLOCK, "DEPENDENT": overlap, "num_warps": WARPS}
-    return told | ({"launch_pdl": True} if overlap else {})
+    told: dict[str, Any] = {"RANK": channels.rank, "RANKS": channels.ranks, "BLOCK": BLOCK, "num_warps": WARPS}
+    return told | launched(overlaps(x.device))

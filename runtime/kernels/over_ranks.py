@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .norm import block_of
-from .one_row_launch import overlaps
 from .over_ranks_kernels import PROGRAMS, by_owners, of_all, to_all
+from .overlap import launched, overlaps
 
 MOST = int(PROGRAMS)
 
@@ -133,6 +133,6 @@ def _launch(rows: Tensor, states: Tensor, weight: Tensor, out: Tensor, eps: floa
 
 
 def _told(rooms: Rooms, rows: Tensor, normed: bool) -> dict[str, Any]:
-    overlap, (block, warps) = overlaps(rows.device), block_of(rows.shape[1])
-    told = {"RANK": rooms.rank, "RANKS": rooms.sizes.ranks, "BLOCK": block, "NORMED": normed, "DEPENDENT": overlap, "num_warps": warps}
-    return told | ({"launch_pdl": True} if overlap else {})
+    block, warps = block_of(rows.shape[1])
+    told = {"RANK": rooms.rank, "RANKS": rooms.sizes.ranks, "BLOCK": block, "NORMED": normed, "num_warps": warps}
+    return told | launched(overlaps(rows.device))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import routing_kernels as kernels
 from .join import NormWeights
+from .overlap import launched
 
 FEW_ROWS = 8  # up to which each has programs of its own
 MANY_ROWS = 512  # from here on a library's product is faster
@@ -43,7 +44,7 @@ def route(
     """Of x [T, hidden] the experts int32 [T, top_k] and their weights float32 [T, top_k]; before them x itself.
 
     slots: [T]; rows whose slot is 0 are padding, which is not counted.
-    norm: for up to FEW_ROWS rows that are not normed yet; an RMS norm, behind which x is given.  overlap: see `one_row`.
+    norm: for up to FEW_ROWS rows that are not normed yet; an RMS norm, behind which x is given.  overlap: see `overlap`.
     """
     if len(x) <= FEW_ROWS and not routing.fixed:
         return _route_few(x, routing, slots, norm, overlap)
@@ -71,7 +72,7 @@ def _route_few(
         grid, cut = _cut(x, count)
         kernels.score_rows[grid](
             x, weight, routing.weight, bias, y, scores, routing.counters, *given, x.stride(0), count, eps, *numbers,
-            BIASED=routing.bias is not None, NORMED=norm is not None, CHOOSING=True, **constants, **cut, DEPENDENT=overlap, **launched(overlap),
+            BIASED=routing.bias is not None, NORMED=norm is not None, CHOOSING=True, **constants, **cut, **launched(overlap),
         )  # fmt: skip
     return y, chosen, weights
 
@@ -79,7 +80,7 @@ def _route_few(
 def logits(x: Tensor, weight: Tensor, bias: Tensor | None = None, fixed: bool = False, overlap: bool = False) -> Tensor:
     """x [T, hidden], weight [count, hidden], float32 or of x's type, bias float32 [count] -> float32 [T, count], sums of float32.
 
-    fixed: the bits of a row do not depend on how many there are.  overlap: see `one_row`.
+    fixed: the bits of a row do not depend on how many there are.  overlap: see `overlap`.
     """
     (rows, size), count = x.shape, weight.shape[0]
     if not fixed and rows >= (MANY_ROWS if weight.dtype == torch.float32 else FEW_ROWS + 1):
@@ -97,7 +98,7 @@ def logits(x: Tensor, weight: Tensor, bias: Tensor | None = None, fixed: bool = 
         grid, cut = _cut(x, count)
         kernels.score_rows[grid](
             x, x, weight, added, x, scores, scores, *given, x.stride(0), count, 0.0, *numbers,
-            BIASED=bias is not None, NORMED=False, CHOOSING=False, **constants, **cut, DEPENDENT=overlap, **launched(overlap),
+            BIASED=bias is not None, NORMED=False, CHOOSING=False, **constants, **cut, **launched(overlap),
         )  # fmt: skip
     return scores
 
@@ -116,7 +117,7 @@ def choose(scores: Tensor, top_k: int, *, overlap: bool = False, **options: Any)
     if len(scores):
         warps = 1 if constants["SIZE"] <= 256 else 4
         kernels.choose[(len(scores),)](
-            scores, *given, scores.shape[1], *numbers, **constants, DEPENDENT=overlap, num_warps=warps, **launched(overlap)
+            scores, *given, scores.shape[1], *numbers, **constants, num_warps=warps, **launched(overlap)
         )
     return chosen, weights
 
@@ -151,8 +152,3 @@ def _cut(x: Tensor, count: int) -> tuple[tuple[int, int], dict[str, int]]:
     return (triton.cdiv(count, experts), len(x)), {
         "INPUTS": x.shape[1], "BLOCK": block, "EXPERTS": experts, "num_warps": 4 if block * experts <= NUMBERS else 8
     }  # fmt: skip
-
-
-def launched(overlap: bool) -> dict[str, Any]:
-    """Keywords of a launch."""
-    return {"launch_pdl": True} if overlap else {}

@@ -7,7 +7,7 @@ cut nor on the others.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -16,6 +16,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .ahead import entry
+from .overlap import launched
 
 REGISTERS = 128  # of a thread that holds 64 numbers: two programs find room, or the next kernel's
 PART, NARROW = 4096, 1024  # numbers of a head's state for one program, of many sequences; where these have many tokens
@@ -153,9 +154,7 @@ def advance(
     key_block = triton.next_power_of_2(key)
     columns = triton.next_power_of_2(value) if part is None else min(max(part // key_block, 4), triton.next_power_of_2(value))
     unused, channels = said.rate, said.a.shape[1] > heads
-    options: dict[str, Any] = {"launch_pdl": True} if overlap else {}
-    if part is None:
-        options["maxnreg"] = REGISTERS
+    registers = {"maxnreg": REGISTERS} if part is None else {}
     _advance[(len(read), heads, triton.cdiv(value, columns))](
         said.q, said.k, said.v, said.a, unused if said.b is None else said.b, said.bias, said.rate, unused if said.skip is None else said.skip,
         *((unused, unused) if gate is None else (gate.z, gate.weight)), memory, read, write, starts, out,
@@ -163,6 +162,6 @@ def advance(
         said.scale, said.unit or 0.0, said.reach, said.least, said.most, 0.0 if gate is None else gate.eps,
         HEADS=heads, SHARED=heads // key_heads, TILED=said.tiled, KEY=key, VALUE=value, KEY_BLOCK=key_block, COLUMNS=columns,
         CHANNELS=channels, UNIT=said.unit is not None, DELTA=said.b is not None, TIMES=said.times, SKIP=said.skip is not None,
-        GATE="" if gate is None else gate.name, DEPENDENT=overlap, num_warps=min(max(key_block * columns // (2048 if part is None else 1024), 1), 8), **options,
+        GATE="" if gate is None else gate.name, num_warps=min(max(key_block * columns // (2048 if part is None else 1024), 1), 8), **registers, **launched(overlap),
     )  # fmt: skip
     return out

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ..kernels import few_rows_parts, one_row
+from ..kernels import few_rows_parts
 from ..kernels.few_bits import Readied, matmul
 from ..kernels.few_bits_packed import Packed
 from ..kernels.few_rows_parts import Heads
 from ..kernels.join import NormWeights
+from ..kernels.overlap import overlaps
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear, Fp8Linear
 from .feedforward import GatedPart
@@ -46,7 +47,7 @@ class FewRowsLayer:
 
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """x has then all that the layer adds."""
-        block, overlap = self.layer.block, one_row.overlaps(x.device)
+        block, overlap = self.layer.block, overlaps(x.device)
         mixed = self._mixed(x, delta, step)
         if rows is not None:
             x, mixed = x.index_select(0, rows), mixed.index_select(0, rows)
@@ -68,7 +69,7 @@ class FewRowsLayer:
 
     def _queries(self, x: Tensor, delta: Pending, step: Step) -> tuple[Tensor | None, Tensor]:
         """All heads, where the product does not turn and store them itself; and the queries."""
-        y, overlap = delta if isinstance(delta, Readied) else self.layer.entry(x, delta), one_row.overlaps(x.device)
+        y, overlap = delta if isinstance(delta, Readied) else self.layer.entry(x, delta), overlaps(x.device)
         qkv = self.layer.block.attention.qkv
         if self.turns and few_rows_parts.suits(y.y if isinstance(y, Readied) else y, packed_of(qkv)):
             return None, few_rows_parts.qkv_rotate_store(y, packed_of(qkv), qkv.bias, self._heads(step), overlap=overlap)
@@ -101,7 +102,7 @@ def _turns(layer: FusedLayer) -> bool:
 
 def of_head(head: Head, y: Readied) -> Tensor:
     """The logits [T, vocabulary]."""
-    return cast(Tensor, _times(head.product, y, one_row.overlaps(y.y.device)))
+    return cast(Tensor, _times(head.product, y, overlaps(y.y.device)))
 
 
 def _takes_readied(head: Head) -> bool:

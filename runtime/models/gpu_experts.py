@@ -53,7 +53,7 @@ class FusedExperts:
     def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor | Unsummed:
         """y [T, hidden] -> what the mixture adds, [T, hidden].
 
-        slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `one_row`.
+        slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `overlap`.
         """
         found, ranks = self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap), self.part.ranks
         return found if ranks is None else Unsummed(found, ranks)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..kernels import gated
 from ..kernels.activation import activate, activate_gated
-from ..kernels.one_row import overlaps
+from ..kernels.overlap import overlaps
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear
 from .feedforward import GatedPart, PlainPart

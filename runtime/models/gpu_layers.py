@@ -13,7 +13,7 @@ from ..cache.states import StateMemory
 from ..kernels.gates import times_sigmoid
 from ..kernels.heads import HeadWeights, rotate_and_store
 from ..kernels.join import NormWeights
-from ..kernels.one_row import overlaps
+from ..kernels.overlap import overlaps
 from ..layers.rotary import Rope, Rotary
 from ..step.batch import Batch
 from .attention import temperatures
@@ -116,7 +116,7 @@ class FusedLayer:
         return qkv, self.rotate(qkv, step, out, overlap)
 
     def rotate(self, qkv: Tensor, step: Step, out: Tensor | None = None, overlap: bool = False) -> Tensor:
-        """What happens to the heads between their projection and attention. Returns the queries. overlap: see `one_row`."""
+        """What happens to the heads between their projection and attention. Returns the queries. overlap: see `overlap`."""
         mixer, index, batch = self.block.attention, self.block.index, step.batch
         part = mixer.part
         if part.clip is not None:

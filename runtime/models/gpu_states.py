@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from ..kernels import one_row
 from ..kernels.channel_chunks import advance_by_channels
 from ..kernels.convolve import convolve
 from ..kernels.gates import gated
 from ..kernels.join import NormWeights
 from ..kernels.one_row_states import Taps, convolved
+from ..kernels.overlap import overlaps
 from ..kernels.state_chunks import advance_by_chunks, by_channels, takes
 from ..kernels.states import FEW, NARROW, PART, HeadGate, Said, advance
 from ..layers.linear import Linear
@@ -62,7 +62,7 @@ class Slots(NamedTuple):
     @property
     def overlap(self) -> bool:
         """Whether kernels are to start under the tail of the one before: in decode steps."""
-        return self.longest == 1 and one_row.overlaps(self.read.device)
+        return self.longest == 1 and overlaps(self.read.device)
 
     @classmethod
     def of(cls, step: Step) -> Slots:
@@ -105,7 +105,7 @@ class Front:
         first = self.merged or self.products[0]
         others = [] if self.merged is not None else [times(product, x, norm) for product in self.products[1:]]
         if type(first) not in KINDS:
-            return self._convolved([times(first, x, norm), *others], slots, memory, one_row.overlaps(x.device))
+            return self._convolved([times(first, x, norm), *others], slots, memory, overlaps(x.device))
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
         mixed, rest = convolved(x, weight, eps, first.weight, first.bias, self.taps, memory, slots.read, slots.write, weight_scale=first.scale)
         return mixed, [*self._cut(rest, self.first), *others]
@@ -163,7 +163,7 @@ class FusedDelta:
     def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
         slots, (windows, states) = Slots.of(step), memory_of(step, self.mixer.index)
         mixed, rest = self.front.alone(x, norm, slots, windows, times)
-        return self._behind(mixed, rest, states, slots, times, one_row.overlaps(x.device))
+        return self._behind(mixed, rest, states, slots, times, overlaps(x.device))
 
     def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: Slots, times: Times, overlap: bool) -> Tensor:
         mixer, part = self.mixer, self.mixer.part
@@ -203,7 +203,7 @@ class FusedMamba2:
 
     def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
         slots, (windows, states) = Slots.of(step), memory_of(step, self.mixer.index)
-        return self._behind(*self.front.alone(x, norm, slots, windows, times), states, slots, one_row.overlaps(x.device))
+        return self._behind(*self.front.alone(x, norm, slots, windows, times), states, slots, overlaps(x.device))
 
     def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: Slots, overlap: bool) -> Tensor:
         part, (z, steps) = self.mixer.part, rest
@@ -232,7 +232,7 @@ class FusedShortConv:
         return self._convolved(self.mixer.into(y), step, False)
 
     def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
-        return self._convolved(times(self.mixer.into, x, norm), step, one_row.overlaps(x.device))
+        return self._convolved(times(self.mixer.into, x, norm), step, overlaps(x.device))
 
     def _convolved(self, y: Tensor, step: Step, overlap: bool) -> Tensor:
         slots, (memory,), taps = Slots.of(step), memory_of(step, self.mixer.index), self.mixer.convolution

@@ -14,6 +14,7 @@ from ..kernels.join import NormWeights
 from ..kernels.one_row_adapted import RowPair
 from ..kernels.one_row_ranks import post_linear
 from ..kernels.over_ranks import Rooms, join_posted, sum_of_posted
+from ..kernels.overlap import overlaps
 from ..layers.linear import Linear
 from ..quantization import FewBitsLinear, Fp8Linear
 from .experts import ExpertsPart
@@ -36,7 +37,7 @@ class LoneLayer:
     layer: Foldable
 
     def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
-        layer, block, overlap = self.layer, self.layer.block, one_row.overlaps(x.device)
+        layer, block, overlap = self.layer, self.layer.block, overlaps(x.device)
         y = layer.entry(x, delta, overlap)
         mixed = waiting(output_of(layer), _mixed(layer, y, None, step), not block.layer.norms.parallel)
         if block.layer.norms.parallel:
@@ -63,7 +64,7 @@ class FoldedLayer:
         mixed = _mixed(layer, x, self.before_mixer, step)
         _add(x, output_of(layer), mixed)
         if layer.experts is not None:
-            return layer.experts.add(x, self.before_ffn, step.batch.slots, one_row.overlaps(x.device)), None
+            return layer.experts.add(x, self.before_ffn, step.batch.slots, overlaps(x.device)), None
         _add(x, block.dense.down, _inner(block.dense, x, self.before_ffn))
         return x, None
 
@@ -107,7 +108,7 @@ def folds(layer: Foldable) -> bool:
 def _fed(layer: Foldable, y: Tensor, step: Step) -> Tensor | Unsummed:
     """What the feedforward network adds, of y [1, hidden], normed."""
     if layer.experts is not None:
-        return layer.experts(y, step.batch.slots, overlap=one_row.overlaps(y.device))
+        return layer.experts(y, step.batch.slots, overlap=overlaps(y.device))
     return waiting(layer.block.dense.down, _inner(layer.block.dense, y, None), not layer.block.layer.norms.parallel)
 
 
@@ -192,7 +193,7 @@ def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: Step) -> 
     qkv, q = _query(layer, x, norm, step)
     step.batch.waits = weight_bytes(layer.block.attention.qkv) > LONG
     mixed = step.attention.attend(q, q, q, layer.block.index, step.batch, *layer.sinks)  # one row reads the pool only
-    return layer.gated(mixed.view(1, -1), qkv, one_row.overlaps(x.device))
+    return layer.gated(mixed.view(1, -1), qkv, overlaps(x.device))
 
 
 def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> tuple[Tensor, Tensor]:
@@ -205,7 +206,7 @@ def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -
     by_itself = unknown or part.clip or part.temperature or part.value_norm_eps is not None or not mixer.heads[1]
     if by_itself or layer.table is None or part.gates:
         heads = times(qkv, x, norm)
-        return heads, layer.rotate(heads, step, overlap=one_row.overlaps(x.device))
+        return heads, layer.rotate(heads, step, overlap=overlaps(x.device))
     k_scale, v_scale = step.scales[index]
     places: dict[str, Any] = {
         "angles_table": layer.table, "positions": batch.positions, "slots": step.attention.slots(index, batch), "k_pool": step.keys[index],

@@ -28,7 +28,8 @@ from one_row_oracle import (
     stored,
 )
 
-from sgl.runtime.kernels import one_row, one_row_launch
+from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels import overlap as overlapping
 from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -51,7 +52,7 @@ LAUNCHES = [None, Launch(2, 4096, 4), Launch(8, 512, 2)]
 
 @pytest.fixture(params=[False, True], ids=["apart", "overlapped"])
 def overlap(request, monkeypatch) -> bool:
-    monkeypatch.setattr(one_row_launch, "OVERLAP", request.param)
+    monkeypatch.setattr(overlapping, "OVERLAP", request.param)
     return request.param
 
 
@@ -143,7 +144,7 @@ def test_a_captured_chain_gives_the_bits_of_separate_launches(case: Case, overla
     chain = Chain(case, 4)
     entry = random(case, "cuda", 1, case.hidden)
     graph, logits = captured(chain, entry)
-    monkeypatch.setattr(one_row_launch, "OVERLAP", False)
+    monkeypatch.setattr(overlapping, "OVERLAP", False)
     for _ in range(25):
         entry.copy_(random(case, "cuda", 1, case.hidden))
         graph.replay()
@@ -161,7 +162,7 @@ def test_a_captured_chain_of_norms_on_both_sides_gives_the_bits_of_separate_laun
     chain, weights = Chain(case, 4), NormWeights(torch.rand(case.hidden, device="cuda") + 0.5, None, EPS)
 
     def run(entry: Tensor) -> Tensor:
-        x, over = entry.clone(), one_row.overlaps(entry.device)
+        x, over = entry.clone(), overlapping.overlaps(entry.device)
         delta = None
         for (qkv, _), (output, _), (gate_up, _), (down, _) in chain.layers:
             y = join(x, delta, after=weights, before=weights, overlap=over)
@@ -175,7 +176,7 @@ def test_a_captured_chain_of_norms_on_both_sides_gives_the_bits_of_separate_laun
     chain.run = run
     entry = random(case, "cuda", 1, case.hidden)
     graph, logits = captured(chain, entry)
-    monkeypatch.setattr(one_row_launch, "OVERLAP", False)
+    monkeypatch.setattr(overlapping, "OVERLAP", False)
     for _ in range(25):
         entry.copy_(random(case, "cuda", 1, case.hidden))
         graph.replay()
