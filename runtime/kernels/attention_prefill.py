@@ -90,6 +90,118 @@ def _block(
     return higher, weight, mixed
 
 
+@triton.jit
+def _nothing(BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
+    """Sums over no keys: the highest score, the sum of weights, and what they mix to, not divided yet."""
+    return tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+
+
+@triton.jit
+def _first_seen(first_position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """The first key that a tile's first query sees."""
+    found = 0
+    if WINDOW > 0:
+        found = tl.maximum(first_position - WINDOW + 1, 0)
+    if CHUNK > 0:
+        found = tl.maximum(found, first_position // CHUNK * CHUNK)
+    return found
+
+
+@triton.jit
+def _write(result, highest, weight, out_ptr, places, wanted, sinks_ptr, heads, real, v_scale):
+    done = result * (v_scale * share(highest, weight, sinks_ptr, heads, real))[:, None]
+    tl.store(out_ptr + places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def _seen(
+    q, positions, lowest, begin, stop, first_position, context, page_row, k_base, v_base, kv_slot, scale, inner,
+    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums over the keys from `begin` to `stop`; those that all queries see go without masks."""
+    LIMITED: tl.constexpr = WINDOW + CHUNK > 0
+    highest, weight, mixed = _nothing(BLOCK_M, DIM_P2)
+    if not LIMITED:
+        seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
+        for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
+            highest, weight, mixed = _block(
+                q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, False, False, PRECISION,
+            )  # fmt: skip
+        begin = seen_by_all
+    for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
+        highest, weight, mixed = _block(
+            q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
+            DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, LIMITED, PRECISION,
+        )  # fmt: skip
+    return highest, weight, mixed
+
+
+@triton.jit
+def _in_order(
+    q, positions, lowest, begin, stop, one, other, context, page_row, k_base, v_base, kv_slot, scale, inner,
+    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums over segments `one` to `other`, each by itself and then one after the other."""
+    top, total, result = _nothing(BLOCK_M, DIM_P2)
+    for segment in range(one, other):
+        highest, weight, mixed = _nothing(BLOCK_M, DIM_P2)
+        from_key = tl.maximum(_bound(segment, SEGMENT), begin)
+        to_key = tl.minimum(_bound(segment + 1, SEGMENT), stop)
+        for block in tl.range(from_key, to_key, BLOCK_N, num_stages=STAGES):
+            highest, weight, mixed = _block(
+                q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
+                DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, True, PRECISION,
+            )  # fmt: skip
+        top, total, result = _fold(top, total, result, highest, weight, mixed)
+    return top, total, result
+
+
+@triton.jit
+def _leave(top, total, result, partial_ptr, maxima_ptr, sums_ptr, place, real, BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
+    """Sums of a program for the one that merges."""
+    members, dims = tl.arange(0, BLOCK_M), tl.arange(0, DIM_P2)
+    tl.store(maxima_ptr + place * BLOCK_M + members, top, mask=real)
+    tl.store(sums_ptr + place * BLOCK_M + members, total, mask=real)
+    tl.store(partial_ptr + place.to(tl.int64) * BLOCK_M * DIM_P2 + (members[:, None] * DIM_P2 + dims[None, :]), result, mask=real[:, None])
+
+
+@triton.jit
+def _merged(partial_ptr, maxima_ptr, sums_ptr, first, earliest, latest, real, BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
+    """Sums over the segments that programs have left, in their order. first: the place of segment 0."""
+    members, dims = tl.arange(0, BLOCK_M), tl.arange(0, DIM_P2)
+    whole = members[:, None] * DIM_P2 + dims[None, :]
+    top, total, result = _nothing(BLOCK_M, DIM_P2)
+    for segment in range(earliest, latest):
+        left = first + segment
+        highest = tl.load(maxima_ptr + left * BLOCK_M + members, mask=real, other=float("-inf"), cache_modifier=".cg")
+        weight = tl.load(sums_ptr + left * BLOCK_M + members, mask=real, other=0.0, cache_modifier=".cg")
+        mixed = tl.load(partial_ptr + left.to(tl.int64) * BLOCK_M * DIM_P2 + whole, mask=real[:, None], other=0.0, cache_modifier=".cg")
+        top, total, result = _fold(top, total, result, highest, weight, mixed)
+    return top, total, result
+
+
+@triton.jit
+def _tiles(starts_ptr, first, sequences, SEQUENCES_P2: tl.constexpr, QUERIES: tl.constexpr):
+    """Of each sequence."""
+    every = tl.arange(0, SEQUENCES_P2)
+    inside = every < sequences
+    begins = tl.load(starts_ptr + first + every, mask=inside, other=0)
+    ends = tl.load(starts_ptr + first + every + 1, mask=inside, other=0)
+    return tl.cdiv(ends - begins, QUERIES)
+
+
+@triton.jit
+def _whose(tiles, tile, sequences, SEQUENCES_P2: tl.constexpr):
+    """The sequence of a tile that is counted over all of them, and which of its tiles it is."""
+    every = tl.arange(0, SEQUENCES_P2)
+    last_tiles = tl.cumsum(tiles, 0)
+    found = tl.sum(((every < sequences) & (last_tiles <= tile)).to(tl.int32), 0)
+    return found, tile - tl.sum(tl.where(every < found, tiles, 0), 0)
+
+
 @entry
 @triton.jit(do_not_specialize=["first", "sequences", "table_row", "parts"], do_not_specialize_on_alignment=INDICES)
 def prefill_kernel(
@@ -109,20 +221,12 @@ def prefill_kernel(
     """
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     head = tl.program_id(0) % KV_HEADS
-
-    # Which tile of which sequence: the last ones first, they see the most keys.
-    all_sequences = tl.arange(0, SEQUENCES_P2)
-    inside = all_sequences < sequences
-    begins = tl.load(starts_ptr + first + all_sequences, mask=inside, other=0)
-    ends = tl.load(starts_ptr + first + all_sequences + 1, mask=inside, other=0)
-    tiles = tl.cdiv(ends - begins, QUERIES)
     unit = tl.program_id(0) // KV_HEADS
-    tile = tl.sum(tiles, 0) - 1 - unit // parts
+    tiles = _tiles(starts_ptr, first, sequences, SEQUENCES_P2, QUERIES)
+    tile = tl.sum(tiles, 0) - 1 - unit // parts  # the last ones first, they see the most keys
     if tile < 0:
         return
-    last_tiles = tl.cumsum(tiles, 0)
-    found = tl.sum((inside & (last_tiles <= tile)).to(tl.int32), 0)
-    tile -= tl.sum(tl.where(all_sequences < found, tiles, 0), 0)
+    found, tile = _whose(tiles, tile, sequences, SEQUENCES_P2)
     sequence = first + found
 
     start = tl.load(starts_ptr + sequence)
@@ -141,40 +245,22 @@ def prefill_kernel(
     q_places = tokens[:, None] * q_token + heads[:, None] * q_head + dims[None, :]
     wanted = real[:, None] & (dims[None, :] < DIM)
     q = tl.load(q_ptr + q_places, mask=wanted, other=0.0)  # [BLOCK_M, DIM_P2]
+    out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
+
     cached = context - queries
     positions = cached + query  # [BLOCK_M]; beyond the context in rows that are not real: they see all keys
     first_position = cached + tile * QUERIES
     stop = tl.minimum(context, first_position + QUERIES)
-
-    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    weight = tl.zeros([BLOCK_M], tl.float32)
-    mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
-    LIMITED: tl.constexpr = WINDOW + CHUNK > 0
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(first_position - WINDOW + 1, 0)
-    if CHUNK > 0:
-        begin = tl.maximum(begin, first_position // CHUNK * CHUNK)
-    lowest = begin
-    if LIMITED:
-        begin = begin // BLOCK_N * BLOCK_N
-    out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
+    lowest = _first_seen(first_position, WINDOW, CHUNK)
+    begin = lowest
+    if WINDOW + CHUNK > 0:
+        begin = lowest // BLOCK_N * BLOCK_N
     if not ORDERED:
-        if not LIMITED:
-            seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
-            for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
-                highest, weight, mixed = _block(
-                    q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-                    DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, False, False, PRECISION,
-                )  # fmt: skip
-            begin = seen_by_all
-        for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
-            highest, weight, mixed = _block(
-                q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-                DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, LIMITED, PRECISION,
-            )  # fmt: skip
-        done = mixed * (v_scale * share(highest, weight, sinks_ptr, heads, real))[:, None]
-        tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+        highest, weight, mixed = _seen(
+            q, positions, lowest, begin, stop, first_position, context, page_row, k_base, v_base, kv_slot, scale, inner,
+            DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_M, BLOCK_N, STAGES, PRECISION,
+        )  # fmt: skip
+        _write(mixed, highest, weight, out_ptr, out_places, wanted, sinks_ptr, heads, real, v_scale)
     else:
         numbers = tl.arange(0, 64)
         earliest = tl.sum((_bound(numbers + 1, SEGMENT) <= begin).to(tl.int32), 0)
@@ -184,52 +270,22 @@ def prefill_kernel(
         other = tl.where(parts > 1, tl.minimum(part + 1, latest), latest)
         if one >= other:
             return
-        top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        total = tl.zeros([BLOCK_M], tl.float32)
-        result = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
-        for segment in range(one, other):
-            highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-            weight = tl.zeros([BLOCK_M], tl.float32)
-            mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
-            from_key = tl.maximum(_bound(segment, SEGMENT), begin)
-            to_key = tl.minimum(_bound(segment + 1, SEGMENT), stop)
-            for block in tl.range(from_key, to_key, BLOCK_N, num_stages=STAGES):
-                highest, weight, mixed = _block(
-                    q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-                    DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, True, PRECISION,
-                )  # fmt: skip
-            top, total, result = _fold(top, total, result, highest, weight, mixed)
+        top, total, result = _in_order(
+            q, positions, lowest, begin, stop, one, other, context, page_row, k_base, v_base, kv_slot, scale, inner,
+            DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_M, BLOCK_N, SEGMENT, STAGES, PRECISION,
+        )  # fmt: skip
         if other - one == latest - earliest:
-            done = result * (v_scale * share(top, total, sinks_ptr, heads, real))[:, None]
-            tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+            _write(result, top, total, out_ptr, out_places, wanted, sinks_ptr, heads, real, v_scale)
             return
 
         program = unit // parts * KV_HEADS + head
-        place = program * parts + one
-        whole = members[:, None] * DIM_P2 + dims[None, :]
-        tl.store(maxima_ptr + place * BLOCK_M + members, top, mask=real)
-        tl.store(sums_ptr + place * BLOCK_M + members, total, mask=real)
-        tl.store(partial_ptr + place.to(tl.int64) * BLOCK_M * DIM_P2 + whole, result, mask=real[:, None])
+        _leave(top, total, result, partial_ptr, maxima_ptr, sums_ptr, program * parts + one, real, BLOCK_M, DIM_P2)
         tl.debug_barrier()
         arrived = tl.atomic_add(counter_ptr + program, 1, sem="acq_rel")
         if arrived == latest - earliest - 1:
             tl.debug_barrier()
-            top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-            total = tl.zeros([BLOCK_M], tl.float32)
-            result = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
-            for segment in range(earliest, latest):
-                left = program * parts + segment
-                highest = tl.load(
-                    maxima_ptr + left * BLOCK_M + members, mask=real, other=float("-inf"), cache_modifier=".cg"
-                )
-                weight = tl.load(sums_ptr + left * BLOCK_M + members, mask=real, other=0.0, cache_modifier=".cg")
-                mixed = tl.load(
-                    partial_ptr + left.to(tl.int64) * BLOCK_M * DIM_P2 + whole,
-                    mask=real[:, None], other=0.0, cache_modifier=".cg",
-                )  # fmt: skip
-                top, total, result = _fold(top, total, result, highest, weight, mixed)
-            done = result * (v_scale * share(top, total, sinks_ptr, heads, real))[:, None]
-            tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=wanted)
+            top, total, result = _merged(partial_ptr, maxima_ptr, sums_ptr, program * parts, earliest, latest, real, BLOCK_M, DIM_P2)
+            _write(result, top, total, out_ptr, out_places, wanted, sinks_ptr, heads, real, v_scale)
             tl.store(counter_ptr + program, 0)
 
 
