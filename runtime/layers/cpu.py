@@ -45,6 +45,7 @@ MOST_ROW: int = kernels.MOST_ROW if kernels else 0
 BLOCK: int = kernels.BLOCK if kernels else 0
 STEP_ROWS: int = kernels.STEP_ROWS if kernels else 0  # of a compiled step that are computed at a time
 HUGE_PAGE = 2 * 2**20  # bytes, of x86
+AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
@@ -68,7 +69,7 @@ def has_tiles(dtype: torch.dtype) -> bool:
 
 def most_rows(dtype: torch.dtype) -> int | None:
     """Of the compiled product, where torch's is faster for more; None where it never is."""
-    return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels.AMX else None
+    return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels is not None and kernels.AMX and AMX else None
 
 
 def most_keys() -> int:

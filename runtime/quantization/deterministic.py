@@ -50,6 +50,9 @@ class FixedRowsLinear(Linear):
     def tensors(self) -> Iterator[Tensor]:
         return self.inner.tensors()
 
+    def dense(self) -> Tensor | None:
+        return self.inner.dense()
+
     def seal(self, keep_plain: bool) -> Linear:
         return self
 

@@ -168,6 +168,8 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(
         assert torch.equal(layer(x[rows]), alone[rows]), size
     assert torch.equal(layer.added_to(torch.zeros_like(alone), x), alone)
     assert layer(x[:0]).shape == (0, outputs)
+    dense = layer.dense()
+    assert dense is None if not plain else torch.equal(dense, weight)
     if weights == "auto" or name == "head":
         torch.testing.assert_close(alone, F.linear(x, weight, bias), rtol=2e-2, atol=2e-2)
 
