@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -16,7 +17,8 @@ from ..layers.linear import Linear, can_pack_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
-WORTH_ROUNDING = 1.1  # bfloat16 must be this much faster to be chosen over float32
+WORTH_ROUNDING = 1.05  # bfloat16 must be this much faster to be chosen over float32
+PASSES = 8  # over the products that are measured, of which the best one counts
 WORTH_THREADS = 1.5  # several threads this much slower than one are not used
 CGROUP = Path("/sys/fs/cgroup")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -164,12 +166,19 @@ def _cpu_dtype() -> tuple[torch.dtype, str]:
     native = [flag for flag in BFLOAT16_FLAGS if flag in cpu_flags()]
     if not native or not can_pack_bfloat16():
         return torch.float32, "dtype float32: this CPU has no bfloat16 instructions"
-    apply_threads(1)  # a ratio is wanted, which other work on the cores must not disturb
-    one, many = (_seconds(torch.float32, rows) / _seconds(torch.bfloat16, rows) for rows in (1, 32))
+    one, many = _gains()
     gain = (one * many) ** 0.5
     name = "bfloat16" if gain > WORTH_ROUNDING else "float32"
     why = f"bfloat16 measured {one:.1f}x as fast as float32 for 1 row, {many:.1f}x for 32 rows ({', '.join(native)})"
     return DTYPES[name], f"dtype {name}: {why}"
+
+
+@cache
+def _gains() -> tuple[float, float]:
+    """How many times as fast bfloat16 is as float32, for 1 row and for 32. Measured once, so that all engines of a process choose alike."""
+    apply_threads(1)  # a ratio is wanted, which other work on the cores must not disturb
+    one, many = (_seconds(torch.float32, rows) / _seconds(torch.bfloat16, rows) for rows in (1, 32))
+    return one, many
 
 
 @torch.inference_mode()
@@ -178,7 +187,7 @@ def _seconds(dtype: torch.dtype, rows: int) -> float:
     layers = [_filled(dtype) for _ in range(3)]
     x = torch.ones(rows, 512, dtype=dtype)
     best = float("inf")
-    for _ in range(3):
+    for _ in range(PASSES):
         started = time.perf_counter()
         for layer in layers:
             layer(x)

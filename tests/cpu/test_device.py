@@ -36,6 +36,12 @@ def test_auto_measures_quickly_and_explains() -> None:
     assert "bfloat16" in choice.reasons[2]
 
 
+def test_all_engines_of_a_process_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = choose_device("cpu", threads=1)
+    monkeypatch.setattr(device, "_seconds", lambda dtype, rows: pytest.fail("measured again"))
+    assert choose_device("cpu", threads=1) == first
+
+
 def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(device, "_seconds", lambda *_: pytest.fail("measured"))
