@@ -1,4 +1,4 @@
-"""Products of weights as they are on this CPU, one thread: by AVX2, by AVX-512 where it is there, and by torch.
+"""Products of weights as they are on this CPU, one thread: by AVX2, by AVX-512 and by AMX where they are there, and by torch.
 
     python benchmarks/cpu_dense.py [--keep]
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 python benchmarks/cpu_dense.py
@@ -25,8 +25,8 @@ from benchmarks.common import keep_text, table
 from sgl.runtime.layers import cpu
 from sgl.runtime.layers.linear import BlockedLinear
 
-SIZES, ROWS = ((2048, 1024), (1024, 2816)), (1, 2, 8, 32, 512)
-WAYS = {1: "AVX2", 2: "AVX-512"}
+SIZES, ROWS = ((2048, 1024), (1024, 2816)), (1, 2, 8, 32, 128, 512)
+WAYS = {1: "AVX2", 2: "AVX-512", 3: "AMX"}
 
 
 def rate(outputs: int, inputs: int, rows: int, run: Callable[[], object]) -> float:

@@ -102,7 +102,7 @@ def projections(form: str) -> list[Linear]:
             layer = Linear(torch.empty(shape, dtype=torch.bfloat16))
             if form == PLAIN:
                 layer.weight.normal_()
-                found.append(layer.seal(True))
+                found.append(layer.seal())
                 continue
             pieces = q4_k_m(name, index) if form == MIXED else [Coded(0, form, FORMATS[form](*shape))]
             kept = in_few_bits(Codes(list(pieces)), layer)

@@ -371,7 +371,7 @@ static PyObject *py_set_e4m3_way(PyObject *Py_UNUSED(self), PyObject *const *arg
     Py_RETURN_NONE;
 }
 
-/* set_dense_way(kind, way): 1 by AVX2, 2 by AVX-512; for tests, and no better one than this CPU has */
+/* set_dense_way(kind, way): 1 by AVX2, 2 by AVX-512, 3 by AMX; for tests and SGL_AMX=0, and no better one than this CPU has */
 static PyObject *py_set_dense_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[2];
     if (!parse(args, n, 2, a)) return NULL;
@@ -401,7 +401,6 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     pthread_key_create(&adapt_key, free);
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
-    if (made) PyModule_AddIntConstant(made, "AMX", has_amx());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
     int4_way = int4_ways();
     for (long kind = FLOAT32; kind <= BFLOAT16; kind++) dense_way[kind] = dense_ways(kind);
@@ -422,7 +421,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 22); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 23); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 22  # of what the kernels are called with
+VERSION = 23  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
+BY_AVX512, BY_AMX = 2, 3  # ways of products, see cpu_product_avx2.h
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
 NORM = np.dtype([("weight", "i8"), ("bias", "i8"), ("kind", "i8"), ("eps", "f8")])  # the struct Norm
@@ -36,6 +37,8 @@ def _load() -> ModuleType | None:
         logging.getLogger(__name__).warning("the compiled CPU kernels were built from other sources: build sgl again")
         return None
     _cpu.set_threads(torch.get_num_threads())
+    if os.environ.get("SGL_AMX") == "0" and _cpu.BFLOAT16 == BY_AMX:
+        _cpu.set_dense_way(KINDS[torch.bfloat16], BY_AVX512)
     return _cpu
 
 
@@ -45,8 +48,6 @@ MOST_ROW: int = kernels.MOST_ROW if kernels else 0
 BLOCK: int = kernels.BLOCK if kernels else 0
 STEP_ROWS: int = kernels.STEP_ROWS if kernels else 0  # of a compiled step that are computed at a time
 HUGE_PAGE = 2 * 2**20  # bytes, of x86
-AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
-AMX_FROM = 33  # rows of bfloat16 from which oneDNN on tiles is left to do what ours could (measured on Sapphire Rapids)
 most_numbers: float = 2**21  # of a tensor up to which a kernel on one thread beats torch on all of them
 
 
@@ -67,11 +68,6 @@ def has_tiles(dtype: torch.dtype) -> bool:
     return kernels is not None and bool(kernels.AVX512 if dtype == torch.float32 else kernels.NATIVE_BFLOAT16)
 
 
-def most_rows(dtype: torch.dtype) -> int | None:
-    """Of the compiled product, where torch's is faster for more; None where it never is."""
-    return AMX_FROM - 1 if dtype == torch.bfloat16 and kernels is not None and kernels.AMX and AMX else None
-
-
 def most_keys() -> int:
     """The widest keys of linear attention whose states the kernels advance; 0 without them."""
     return int(kernels.MOST_KEYS) if kernels else 0
@@ -89,7 +85,7 @@ def most_numbers_of_channels() -> int:
 
 def attends_many(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
-    return has_tiles(dtype) and head_dim % kernels.CHUNK == 0 and most_rows(dtype) is None
+    return has_tiles(dtype) and head_dim % kernels.CHUNK == 0
 
 
 def huge_space(size: int) -> Tensor:

@@ -2,7 +2,7 @@
 
    A weight lies in blocks of 32 outputs, so that a register holds sums of 16 and nothing is added across registers:
        float32   [outputs / 32] [inputs]     [32]       by AVX-512, or as cpu_product_avx2.h
-       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly, or likewise
+       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly, or cpu_product_amx.h, or likewise
        int8      likewise: cpu_int8.h
        groups    of whole numbers in 4 and 8 bits: cpu_int4.h; of small floats: cpu_float.h
    The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */
@@ -106,11 +106,6 @@ WIDE_f32 INLINE void sums_f32(const Product *job, long row, long block, const lo
 
 /* ----- bfloat16 by AVX512_BF16, whose instruction multiplies 16 pairs exactly and adds them in float32 */
 
-static int has_amx(void) { /* for bfloat16 */
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1;
-}
-
 WIDE_bf16 INLINE __m512 widened(const bfloat16 *from, __mmask16 mask) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
 }
@@ -171,7 +166,6 @@ WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const 
 #define SUMS sums_bf16
 #include "cpu_blocks.h"
 #else
-static int has_amx(void) { return 0; }
 static void blocks_f32(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 static void blocks_bf16(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif
@@ -180,18 +174,19 @@ static void blocks_bf16(const Product *job, long row, long rows, long block, lon
 #include "cpu_int8.h"
 #include "cpu_int4.h"
 #include "cpu_float.h"
+#include "cpu_product_amx.h"
 #include "cpu_product_avx2.h"
 
 /* ----- all kinds */
 
-static const Blocks PRODUCTS[] = {[FLOAT32] = blocks_f32, [BFLOAT16] = blocks_bf16,
-                                   [INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8,
+static const Blocks DENSE[][DENSE_WAYS] = {[FLOAT32] = {[BY_AVX2] = blocks_f32_avx2, [BY_AVX512] = blocks_f32},
+                                            [BFLOAT16] = {[BY_AVX2] = blocks_bf16_avx2, [BY_AVX512] = blocks_bf16, [BY_AMX] = blocks_amx}};
+static const Blocks PRODUCTS[] = {[INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8,
                                    [INT4_FLOAT32] = blocks_int4, [INT4_BFLOAT16] = blocks_int4,
                                    [FLOATS_FLOAT32] = blocks_float, [FLOATS_BFLOAT16] = blocks_float};
 
 static Blocks blocks_for(const Weight *weight) {
-    if (!by_avx2(weight)) return PRODUCTS[weight->kind];
-    return weight->kind == FLOAT32 ? blocks_f32_avx2 : blocks_bf16_avx2;
+    return weight->kind <= BFLOAT16 ? DENSE[weight->kind][dense_way[weight->kind]] : PRODUCTS[weight->kind];
 }
 
 /* Of a stack the first weight's pieces come behind them. */
@@ -214,7 +209,7 @@ static void finish_piece(const Product *job, long row, long rows, long block, lo
    wait for memory, the others now. Returns how many the sums are to fetch. */
 static long fetch_for(const Product *job, long block, long end, const char **pieces, Blocks blocks) {
     const long count = job->added->fetch(job->added->more, job->before + block * BLOCK, job->before + end * BLOCK, pieces);
-    const long beside = blocks == blocks_bf16 ? job->weight->inputs / 2 / FETCHED_LINES : 0, later = count < beside ? count : beside;
+    const long beside = blocks == blocks_bf16 || blocks == blocks_amx ? job->weight->inputs / 2 / FETCHED_LINES : 0, later = count < beside ? count : beside;
     for (long i = later; i < count; i++) prefetch(pieces[i], FETCHED_LINES * 64);
     return later * FETCHED_LINES;
 }
@@ -229,8 +224,8 @@ static void product_piece(const void *work, long index) {
     const long all = ceiling(job->weight->outputs, BLOCK), groups = ceiling(all, job->piece);
     const long block = index % groups * job->piece, end = block + job->piece < all ? block + job->piece : all;
     const long first = index / groups * PIECE_ROWS, left = job->rows - first, rows = left < PIECE_ROWS ? left : PIECE_ROWS;
-    const long parts = ceiling(rows, MOST_AT_ONCE);
     const Blocks blocks = blocks_for(job->weight);
+    const long parts = blocks == blocks_amx ? 1 : ceiling(rows, MOST_AT_ONCE);
     const char *fetched[FETCHED];
     Product own = *job;
     own.fetched = fetched;

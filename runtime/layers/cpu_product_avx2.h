@@ -3,7 +3,7 @@
    x is float32 here: what is bfloat16 is widened before. A weight of bfloat16 is a float32 without its last 16 bits, so a pair of
    them becomes two numbers by a shift and a mask. A sum runs over the inputs in order, whatever rows it is computed with. */
 
-enum { NO_WAY, BY_AVX2, BY_AVX512 };
+enum { NO_WAY, BY_AVX2, BY_AVX512, BY_AMX, DENSE_WAYS };
 
 static int dense_way[2]; /* of FLOAT32, BFLOAT16; set when the module is made; tests take others */
 
@@ -101,6 +101,7 @@ static int has_avx2(void) { return 0; }
 #endif
 
 static int dense_ways(long kind) { /* the best way here */
+    if (kind == BFLOAT16 && has_amx()) return BY_AMX;
     if (kind == FLOAT32 ? has_avx512() : has_native_bfloat16()) return BY_AVX512;
     return has_avx2() ? BY_AVX2 : NO_WAY;
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -45,17 +44,12 @@ class Linear:
         weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
         return cls(weight, torch.empty(outputs, dtype=dtype, device=device) if bias else None)
 
-    def seal(self, keep_plain: bool) -> Linear:
-        """The layer to compute with, once weight and bias are loaded.
-
-        keep_plain: a second layout may be kept beside the first where that is faster.
-        """
+    def seal(self) -> Linear:
+        """The layer to compute with, once weight and bias are loaded."""
         self.weight = self.weight.contiguous()
         if self.weight.device.type != "cpu":
             return self
-        if BlockedLinear.suits(self.weight, keep_plain):
-            return BlockedLinear(self.weight, self.bias)
-        return _for_many_rows(self.weight, self.bias)
+        return BlockedLinear(self.weight, self.bias) if BlockedLinear.suits(self.weight) else _by_torch(self.weight, self.bias)
 
     def take_rows(self, order: Tensor) -> None:
         """Keep these rows of the loaded weight and bias, in this order. order: int64, on the CPU."""
@@ -119,13 +113,12 @@ class PackedLinear(Linear):
 
 
 class BlockedLinear(Linear):
-    """On a CPU: the compiled product (cpu_product.h), a row's bits the same in any batch of up to `most_rows` rows.
+    """On a CPU: the compiled product (cpu_product.h), a row's bits the same in any batch.
 
-    More rows take `many`, where that is faster: oneDNN's product on a CPU with AMX. weight: in the product's blocks.
-    words: what the kernels read of the layer, the struct Weight.
+    weight: in the product's blocks.  words: what the kernels read of the layer, the struct Weight.
     """
 
-    __slots__ = ("_address", "_most", "many", "outputs", "words")
+    __slots__ = ("_address", "outputs", "words")
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
@@ -133,16 +126,11 @@ class BlockedLinear(Linear):
         places = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), 0
         self.words = np.array([*places, kind, *weight.shape], np.int64)
         self._address = self.words.ctypes.data
-        most = cpu.most_rows(weight.dtype)
-        self._most = sys.maxsize if most is None else most
-        self.many = None if most is None else _for_many_rows(weight, bias)
 
     @staticmethod
-    def suits(weight: Tensor, two: bool) -> bool:
-        """Whether the product is there for such a weight. two: it may be kept in two layouts, where both are needed."""
-        if not cpu.can_multiply(weight.dtype, weight.device) or (weight.dtype == torch.bfloat16 and weight.shape[1] % 2):
-            return False
-        return two or cpu.most_rows(weight.dtype) is None
+    def suits(weight: Tensor) -> bool:
+        """Whether the product is there for such a weight."""
+        return cpu.can_multiply(weight.dtype, weight.device) and not (weight.dtype == torch.bfloat16 and weight.shape[1] % 2)
 
     @staticmethod
     def lay_together(products: Iterable[object]) -> None:
@@ -158,11 +146,6 @@ class BlockedLinear(Linear):
             layer.words[0] = place.data_ptr()
             space = space[-(-place.nbytes // LINE) * LINE :]
 
-    @property
-    def most(self) -> int:
-        """Rows from which on `many` multiplies, if there is one, less one."""
-        return self._most
-
     def dense(self) -> Tensor | None:
         if type(self) is not BlockedLinear:
             return None
@@ -177,19 +160,10 @@ class BlockedLinear(Linear):
         self.words, self._address = words, words.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.many is not None and x.shape[0] > self._most:
-            return self.many(x)
         return self._product(x, x.new_empty(x.shape[0], self.outputs), 0)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        if self.many is not None and x.shape[0] > self._most:
-            return self.many.added_to(residual, x)
         return self._product(x, residual, residual.data_ptr())
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from super().tensors()
-        if self.many is not None:
-            yield from self.many.tensors()
 
     def _product(self, x: Tensor, y: Tensor, residual: int) -> Tensor:
         x = x.contiguous()
@@ -209,7 +183,7 @@ def in_blocks(weight: Tensor) -> Tensor:
     return packed
 
 
-def _for_many_rows(weight: Tensor, bias: Tensor | None) -> Linear:
+def _by_torch(weight: Tensor, bias: Tensor | None) -> Linear:
     if weight.dtype == torch.float32:
         return TransposedLinear(weight, bias)
     if weight.dtype == torch.bfloat16 and can_pack_bfloat16():

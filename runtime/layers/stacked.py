@@ -30,7 +30,7 @@ class Stacked(Linear):
         super().__init__(torch.empty(outputs, inputs, dtype=dtype, device="meta"))
         self.pieces = list(pieces)
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -54,11 +54,8 @@ class StackedBlockedLinear(BlockedLinear):
             piece.use_words(words)
         self.words = np.array([self._words_of_pieces.ctypes.data, 0, 0, KINDS[dtype], self.outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
-        several = [piece for piece in pieces if piece.many is not None]
-        self._most = min((piece.most for piece in several), default=0)
-        self.many = Stacked(pieces, self.outputs, inputs, dtype) if several else None
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def leaves(self) -> Iterator[BlockedLinear]:

@@ -80,14 +80,14 @@ class Block:
         if self.gate is not None:
             yield self.gate.norm
 
-    def seal(self, keep_plain: bool, transform: Transform | None) -> None:
+    def seal(self, small: bool, transform: Transform | None) -> None:
         for branch in self.branches:
             branch.seal()
         for norm in self.norms():
             norm.seal()
         for holder, name in self.products():
-            setattr(holder, name, sealed(name, getattr(holder, name), keep_plain, transform))
-        if not keep_plain:  # small models are laid together as a whole
+            setattr(holder, name, sealed(name, getattr(holder, name), transform))
+        if not small:  # small models are laid together as a whole
             BlockedLinear.lay_together(getattr(*place) for place in self.products())
         if isinstance(self.ffn, ExpertsPart):
             self.ffn.finish()
@@ -141,6 +141,6 @@ def normed(norm: RMSNorm | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
 
 
-def sealed(name: str, loaded: Linear, keep_plain: bool, transform: Transform | None) -> Linear:
+def sealed(name: str, loaded: Linear, transform: Transform | None) -> Linear:
     given = transform(name, loaded) if transform else loaded
-    return loaded.seal(keep_plain) if given is loaded else given
+    return loaded.seal() if given is loaded else given

@@ -6,7 +6,6 @@ Embedding and head are inside the call where they stand beside such layers and a
 
 from __future__ import annotations
 
-import sys
 import weakref
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -64,7 +63,6 @@ class CompiledStep:
     def __init__(self, model: Decoder, claimed: list[bool]) -> None:
         self.claimed = claimed
         self._dtype, self._row = model.dtype, model.config.hidden_size
-        self._most = cpu.most_rows(model.dtype) or sys.maxsize
         layout = model.config.attention
         kinds = {i: (group, layout.layer(i).window, layout.layer(i).chunk) for i, (group, _) in layout.places.items()}
         firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
@@ -94,8 +92,8 @@ class CompiledStep:
         return cls(model, claimed)
 
     def plan(self, batch: Batch, attention: AttentionBackend) -> Plan:
-        """How a planned batch is cut: compiled are claimed layers that the kernels attend, of as many tokens as they multiply fastest."""
-        if len(batch.token_ids) > self._most or attention.pool.dtype not in (self._dtype, FP8):
+        """How a planned batch is cut: compiled are claimed layers that the kernels attend."""
+        if attention.pool.dtype not in (self._dtype, FP8):
             return Plan((Span(0, len(self.claimed), False),), [])
         seen = [attention.seen(layer, batch) for layer in self._firsts]
         attended = tuple(each is not None for each in seen)

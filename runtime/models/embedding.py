@@ -51,10 +51,10 @@ class Embedding:
         if self.norm is not None:
             self.norm.seal()
         if self.project is not None:
-            self.project = sealed("project", self.project, small, transform)
+            self.project = sealed("project", self.project, transform)
         if self.own is not None:
             self.own.norm.seal()
-            self.own.project = sealed("project", self.own.project, small, transform)
+            self.own.project = sealed("project", self.own.project, transform)
 
     def _take_codes(self) -> None:
         if self.tied is not None and self.tied.coded is not None:
@@ -173,9 +173,9 @@ class Head:
                 self.product = Linear(self.product.coded.dense(self.product.weight.dtype), self.product.bias)
             self.product.weight.copy_(F.normalize(self.product.weight.float(), dim=1))
         if self.project is not None:
-            self.project = sealed("project", self.project, small, transform)
+            self.project = sealed("project", self.project, transform)
         if small or not self.model.tied:
-            self.product = sealed("head", self.product, small, transform)
+            self.product = sealed("head", self.product, transform)
         elif transform is not None:
             self.product = transform("head", self.product)
         if not small:

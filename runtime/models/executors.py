@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .block import Block
     from .decoder import Decoder
 
-SMALL_MODEL = 512 * 2**20  # bytes of weights up to which faster layouts are kept beside plain and shared ones
+SMALL_MODEL = 512 * 2**20  # bytes of weights up to which a layout is kept beside a table that is shared, and all are laid together
 PRODUCTS = {
     "FixedRowsLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",
@@ -27,8 +27,6 @@ PRODUCTS = {
     "Summed": "its sums are over ranks",
 }  # why a product is not the compiled one, by its class
 WHOLE_NUMBERS = {"int8": "VNNI", **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4")}  # what says whether their compiled products are there
-LARGE = f"above {SMALL_MODEL / 2**20:g} MiB"
-ONE_LAYOUT = f"{LARGE} bfloat16 weights are kept once, for oneDNN's products of many rows"
 
 
 class Ran(NamedTuple):
@@ -66,8 +64,7 @@ def expected(model: Decoder, device: torch.device, weights: str = "auto") -> lis
         return [fastest] * len(model.layers)
     if fastest.by == "fused":
         return [_fused(block, model.dtype) for block in model.layers]
-    whole = _layout_refusal(model) if weights == "auto" else None
-    whys = [compiled_refusal(block) or whole for block in model.layers]
+    whys = [compiled_refusal(block) for block in model.layers]
     return [fastest if why is None else Ran("torch", why) for why in whys]
 
 
@@ -77,12 +74,6 @@ def _fused(block: Block, dtype: torch.dtype) -> Ran:
     if why is None:
         return Ran("fused", None)
     return Ran("torch", why) if around_refusal(block, dtype) is not None else Ran("fused", f"torch's operations compute the mixer: {why}")
-
-
-def _layout_refusal(model: Decoder) -> str | None:
-    if model.parameter_count * model.dtype.itemsize <= SMALL_MODEL:
-        return None
-    return None if cpu.most_rows(model.dtype) is None else ONE_LAYOUT
 
 
 def executors(model: Decoder) -> list[Ran]:

@@ -43,17 +43,13 @@ def refusal(part: Experts) -> str | None:
 
 
 class ExpertWords:
-    """Of a part whose products stay as they are; it keeps what the kernels read.
-
-    most: rows of a call, None for any number.
-    """
+    """Of a part whose products stay as they are; it keeps what the kernels read."""
 
     def __init__(self, part: ExpertsPart) -> None:
         found = np.zeros(1, EXPERTS)
         self._memory, self._words = found, found[0]
         self._products: list[BlockedLinear] = []
         self._kind = cpu.KINDS[part.dtype]
-        self.most = cpu.most_rows(part.dtype)
         self._fill(part)
         self.address: int = found.ctypes.data
 

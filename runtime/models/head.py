@@ -107,8 +107,8 @@ class Head:
         for norm in (self.embedding_norm, self.hidden_norm, self.norm):
             if norm is not None:
                 norm.seal()
-        self.fc = self.fc.seal(True)
-        self.product = self.product and self.product.seal(True)
+        self.fc = self.fc.seal()
+        self.product = self.product and self.product.seal()
         return self
 
     @property

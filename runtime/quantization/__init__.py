@@ -165,9 +165,9 @@ def _one_kernel(name: str, layer: Linear) -> Linear:
 
 def _fixed_rows(name: str, layer: Linear) -> Linear:
     """A product whose rows do not depend on each other stays as it is."""
-    if BlockedLinear.suits(layer.weight, two=False):
+    if BlockedLinear.suits(layer.weight):
         return layer
-    return FixedRowsLinear(layer if name == HEAD else layer.seal(False))  # a tied head would be copied
+    return FixedRowsLinear(layer if name == HEAD else layer.seal())  # a tied head would be copied
 
 
 def _unchanged(name: str, layer: Linear) -> Linear:

@@ -30,7 +30,7 @@ class DeterministicLinear(Linear):
             )
         self._matmul = matmul
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class FixedRowsLinear(Linear):
     def dense(self) -> Tensor | None:
         return self.inner.dense()
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class FloatBlockedLinear(BlockedLinear):
         Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
         self.order = None if weight.order is None else weight.order.to(torch.int32)
         self.table = None if weight.is_float8 or weight.table is None else weight.table.float().contiguous()
-        self.factor, self.many = factor_of(weight), None
+        self.factor = factor_of(weight)
         places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
         group = weight.group if weight.group < inputs else inputs + inputs % 2
         of_scales = scale.dtype == torch.float16
@@ -58,7 +58,7 @@ class FloatBlockedLinear(BlockedLinear):
         self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def tensors(self) -> Iterator[Tensor]:

@@ -50,7 +50,7 @@ class Fp8Linear(Linear):
         """Whether the sizes of a weight [out, in] are ones that the device's product takes."""
         return not weight.is_cuda or all(size % SHAPE_STEP == 0 for size in weight.shape)
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class GroupedBlockedLinear(BlockedLinear):
     def _take(self, blocks: Blocks, layout: Layout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> None:
         Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
         self.order, self.table, self.factor = blocks[1:]
-        self.layout, self.many, (self.outputs, self.inputs) = layout, None, shape
+        self.layout, (self.outputs, self.inputs) = layout, shape
         places = [0 if part is None else part.data_ptr() for part in blocks[1:]]
         self._grouping = np.array([*places, *layout.words(self.inputs)], np.int64)
         of_bias = 0 if self.bias is None else self.bias.data_ptr()
@@ -95,7 +95,7 @@ class GroupedBlockedLinear(BlockedLinear):
     def blocks(self) -> Blocks:
         return Blocks(self.weight, self.order, self.table, self.factor)
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def tensors(self) -> Iterator[Tensor]:
@@ -278,7 +278,7 @@ class GroupedLinear(Linear):
         self._rest = replace(weight, codes=weight.codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
         self._step = max(1, PART // weight.shape[1])
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -77,12 +77,12 @@ class Int8BlockedLinear(BlockedLinear):
 
     def _take(self, blocks: Tensor, scale: Tensor, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> None:
         Linear.__init__(self, blocks, bias)
-        self.scale, self.outputs, self.many = scale, len(scale), None
+        self.scale, self.outputs = scale, len(scale)
         places = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr(), scale.data_ptr()
         self.words = np.array([*places, KINDS[dtype], len(scale), inputs], np.int64)
         self._address = self.words.ctypes.data
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
 
@@ -98,7 +98,7 @@ class Int8Linear(Linear):
         self.scale = scale
         self._scale_of_x = scale.to(dtype)
 
-    def seal(self, keep_plain: bool) -> Linear:
+    def seal(self) -> Linear:
         return self
 
     def __call__(self, x: Tensor) -> Tensor:

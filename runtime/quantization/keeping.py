@@ -112,7 +112,7 @@ def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
 
 def _kept(weight: Grouped | Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
     if isinstance(weight, Tensor):
-        return Linear(weight.clone(), bias).seal(True)  # what it is a part of can go
+        return Linear(weight.clone(), bias).seal()  # what it is a part of can go
     if weight.device.type == "cuda":
         return _on_gpu(weight, bias, dtype)
     if not cpu.can_compute(dtype, weight.device) or not cpu.kernels.INT4:

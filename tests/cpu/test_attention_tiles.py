@@ -30,8 +30,7 @@ def test_bits_do_not_depend_on_the_tile(heads: int, kv_heads: int, dim: int, win
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kept", [None, FP8])
 @pytest.mark.parametrize("window, softcap", [(None, None), (75, None), (75, 3.0)])
-def test_long_prefills(window: int | None, softcap: float | None, kept: torch.dtype | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "AMX", False)  # with which torch attends them
+def test_long_prefills(window: int | None, softcap: float | None, kept: torch.dtype | None, dtype: torch.dtype) -> None:
     layers = [LayerAttention(4, 2, dim, dim, dim**-0.5, window=window, softcap=softcap) for dim in (32, 160)]
     world = World(AttentionLayout.of(layers), [(3, 1), (90, 1), (70, 80), (0, 150)], dtype, kept=kept)
     backend = world.backend("cpu", dtype=dtype)

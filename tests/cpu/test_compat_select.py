@@ -8,16 +8,12 @@ from server_rig import serving
 import sgl
 from sgl.lang.compat.engine import Engine
 from sgl.lang.compat.local import LocalBackend
-from sgl.runtime.layers import cpu
 
 
 @pytest.fixture(scope="module")
 def made():
-    """Without AMX, which multiplies rows of large batches to other bits than those of small ones."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "AMX", False)
-        with Engine() as engine:
-            yield engine
+    with Engine() as engine:
+        yield engine
 
 
 @sgl.function

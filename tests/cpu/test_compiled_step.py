@@ -14,7 +14,7 @@ from test_models import VARIANTS
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear, Linear, PackedLinear
+from sgl.runtime.layers.linear import BlockedLinear, Linear
 
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
@@ -44,7 +44,6 @@ def layer_of(outputs: int, inputs: int, bias: bool, dtype: torch.dtype) -> Linea
 def test_products(outputs: int, inputs: int, bias: bool, dtype: torch.dtype, threads: None) -> None:
     layer = layer_of(outputs, inputs, bias, dtype)
     blocked = BlockedLinear(layer.weight, layer.bias)
-    blocked.many = None
     bounds = {"atol": 1e-3, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.2, "rtol": 1e-2}
     for rows in ROWS:
         x, residual = torch.randn(rows, inputs).to(dtype), torch.randn(rows, outputs).to(dtype)
@@ -59,7 +58,6 @@ def test_products(outputs: int, inputs: int, bias: bool, dtype: torch.dtype, thr
 def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype, threads: None) -> None:
     layer = layer_of(100, 200, True, dtype)
     blocked, x = BlockedLinear(layer.weight, layer.bias), torch.randn(max(ROWS), 200).to(dtype)
-    blocked.many = None
     alone = torch.cat([blocked(row[None]) for row in x])
     for rows in ROWS:
         assert torch.equal(blocked(x[:rows]), alone[:rows])
@@ -75,19 +73,6 @@ def test_padding_reads_nothing_beyond_the_weight() -> None:
         restored = blocked.weight.transpose(1, 2).reshape(-1, 10)
         assert group == (2 if dtype == torch.bfloat16 else 1)
         assert torch.equal(restored[:37], layer.weight) and not restored[37:].any()
-
-
-@pytest.mark.skipif(torch.bfloat16 not in DTYPES, reason="needs AVX512_BF16")
-def test_with_amx_many_rows_are_left_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = layer_of(64, 96, False, torch.bfloat16)
-    monkeypatch.setattr(cpu, "most_rows", lambda dtype: 4)
-    both = layer.seal(keep_plain=True)
-    assert isinstance(both, BlockedLinear) and isinstance(both.many, PackedLinear)
-    assert isinstance(layer.seal(keep_plain=False), PackedLinear)  # only one layout, and prefills are most of the work
-    x = torch.randn(5, 96).bfloat16()
-    with torch.inference_mode():
-        assert torch.equal(both(x), both.many(x))
-        torch.testing.assert_close(both(x[:4]), both(x)[:4], atol=0.1, rtol=1e-2)
 
 
 def steps_of(rig: Rig) -> list[torch.Tensor]:

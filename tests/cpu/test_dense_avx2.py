@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from test_experts import mixture
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear
+from sgl.runtime.layers.linear import BlockedLinear, Linear
 from sgl.runtime.models import executors
 
 CPU = torch.device("cpu")
@@ -30,7 +30,6 @@ def without_avx512(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for dtype in DTYPES:
         cpu.kernels.set_dense_way(cpu.KINDS[dtype], BY_AVX2)
     monkeypatch.setattr(cpu, "has_tiles", lambda dtype: False)
-    monkeypatch.setattr(cpu, "most_rows", lambda dtype: None)
     yield
     for dtype in DTYPES:
         cpu.kernels.set_dense_way(cpu.KINDS[dtype], best[dtype])
@@ -42,9 +41,14 @@ def without_avx512(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @torch.inference_mode()
 def test_products(outputs: int, inputs: int, bias: bool, dtype: torch.dtype) -> None:
     """Against float64, within what float32 sums and one rounding of the result leave."""
-    layer = layer_of(outputs, inputs, bias, dtype)
+    check_products(layer_of(outputs, inputs, bias, dtype), ROWS)
+
+
+def check_products(layer: Linear, counts: Sequence[int]) -> None:
+    """counts: of rows."""
+    dtype, (outputs, inputs) = layer.weight.dtype, layer.weight.shape
     blocked, weight = BlockedLinear(layer.weight, layer.bias), layer.weight.double()
-    for rows in ROWS:
+    for rows in counts:
         x, residual = torch.randn(rows, inputs).to(dtype), torch.randn(rows, outputs).to(dtype)
         beside = 0 if layer.bias is None else layer.bias.double()
         size = x.double().abs() @ weight.abs().T + residual.double().abs() + abs(beside)  # of what is rounded on the way: they may cancel
@@ -57,10 +61,14 @@ def test_products(outputs: int, inputs: int, bias: bool, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 @torch.inference_mode()
 def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype) -> None:
-    layer = layer_of(100, 200, True, dtype)
-    blocked, x = BlockedLinear(layer.weight, layer.bias), torch.randn(max(ROWS), 200).to(dtype)
+    check_bits(layer_of(100, 200, True, dtype), ROWS)
+
+
+def check_bits(layer: Linear, counts: Sequence[int]) -> None:
+    """counts: of rows."""
+    blocked, x = BlockedLinear(layer.weight, layer.bias), torch.randn(max(counts), layer.weight.shape[1]).to(layer.weight.dtype)
     alone = torch.cat([blocked(row[None]) for row in x])
-    for rows in ROWS:
+    for rows in counts:
         assert torch.equal(blocked(x[:rows]), alone[:rows]) and torch.equal(blocked(x[-rows:]), alone[-rows:])
 
 

@@ -182,7 +182,7 @@ def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
     """Layers that it gives are taken as they are, those that it passes on are sealed as ever."""
 
     class Doubled(Linear):
-        def seal(self, keep_plain: bool) -> Linear:
+        def seal(self) -> Linear:
             raise AssertionError("a given layer is sealed already")
 
     asked: list[str] = []

@@ -13,7 +13,6 @@ from family_checks import SIZES, reference
 
 import sgl
 from sgl.cli import main
-from sgl.runtime.layers import cpu
 from sgl.runtime.loading import dummy_model
 from sgl.runtime.loop.config import EngineConfig
 from sgl.runtime.loop.survey import survey, weights_by_kind
@@ -67,8 +66,7 @@ def test_a_survey_says_what_the_engine_then_says(tiny: Path, options: dict[str, 
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_sizes_of_weights_are_those_of_the_loaded(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "AMX", False)  # for which numbers in bfloat16 are kept twice
+def test_sizes_of_weights_are_those_of_the_loaded(tied: bool) -> None:
     config = read_model(LARGER | {"tie_word_embeddings": tied})
     sizes = weights_by_kind(Decoder(config, torch.float32, "meta"))
     assert sizes["float32"] == 2 * sizes["bfloat16"]

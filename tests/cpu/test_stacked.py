@@ -90,7 +90,7 @@ def test_outputs_are_those_of_the_pieces_side_by_side(seed: int, dtype: torch.dt
     of_residual = zip(pieces, residual.split(rows, 1), strict=True)
     added = torch.cat([piece.added_to(part.contiguous(), x) for piece, part in of_residual], 1)
     layer = stacked(pieces, rows, shared, dtype)
-    assert isinstance(layer, StackedBlockedLinear) and layer.outputs == sum(rows) and layer.seal(True) is layer
+    assert isinstance(layer, StackedBlockedLinear) and layer.outputs == sum(rows) and layer.seal() is layer
     for threads in (1, 3):
         cpu.set_threads(threads)
         assert torch.equal(layer(x), expected) and torch.equal(layer(x[:1]), expected[:1])
@@ -102,20 +102,9 @@ def test_outputs_are_those_of_the_pieces_side_by_side(seed: int, dtype: torch.dt
 def test_any_layers_can_stand_above_each_other() -> None:
     one, other = Linear(normal(5, 16), normal(5)), Linear(normal(7, 16, seed=1))
     layer, x = stacked([one, other], [5, 7], 16, torch.float32), normal(3, 16, seed=2)
-    assert isinstance(layer, Stacked) and layer.weight.shape == (12, 16) and layer.seal(True) is layer
+    assert isinstance(layer, Stacked) and layer.weight.shape == (12, 16) and layer.seal() is layer
     assert torch.equal(layer(x), torch.cat([one(x), other(x)], 1)) and len(list(layer.tensors())) == 3
     assert torch.equal(layer.added_to(torch.ones(3, 12), x), layer(x) + 1) and kinds_of(layer) == ["Linear"]
-
-
-@needs_product
-@pytest.mark.skipif(not (cpu.kernels and cpu.kernels.AVX512), reason="plain rows have a compiled product with AVX-512 alone")
-def test_many_rows_go_to_what_is_faster_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of plain rows, on a CPU with AMX."""
-    monkeypatch.setattr(cpu, "most_rows", lambda dtype: 32)
-    layer = in_few_bits(codes_of(normal(100, 64)), Linear(normal(100, 64)))
-    assert isinstance(layer, StackedBlockedLinear) and layer.many is not None
-    x, plain = normal(40, 64, seed=1), layer.pieces[1]
-    assert plain.many is not None and torch.equal(layer(x)[:, 38:62], plain.many(x)) and torch.equal(layer(x[:30]), torch.cat([piece(x[:30]) for piece in layer.pieces], 1))
 
 
 # in a model
