@@ -1,8 +1,7 @@
 """Attention by the compiled CPU kernels, which read the pool where it lies, without a gather.
 
 There a query token's result has the same bits whatever else is in the batch. Where the kernels have no tiles of queries (without
-AVX-512, for heads whose width is no multiple of 32) or torch has AMX, long prefills go through torch, unless all results shall be
-like that.
+AVX-512, for heads whose width is no multiple of 32), long prefills go through torch, unless all results shall be like that.
 """
 
 from __future__ import annotations
