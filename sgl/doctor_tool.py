@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from packaging.requirements import Requirement
 
 _EXTRAS = ("cuda", "server", "otel", "openai", "anthropic", "litellm")
@@ -126,7 +128,11 @@ def _kernels() -> Iterator[str]:
 
     slow = "missing: correct but slower; install sgl again with a C compiler"
     yield f"masks in C: {'in use' if core_name() == 'C' else slow}"
-    yield f"decoding on the CPU in C: {'in use' if cpu.kernels else slow}"
+    yield f"decoding on the CPU in C: {_used(cpu) if cpu.kernels else slow}"
+
+
+def _used(cpu: ModuleType) -> str:
+    return "in use, products by " + ", ".join(f"{cpu.way(dtype)} ({str(dtype).removeprefix('torch.')})" for dtype in cpu.KINDS)
 
 
 def _model() -> Iterator[str]:

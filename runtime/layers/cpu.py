@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 VERSION = 23  # of what the kernels are called with
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
-BY_AVX512, BY_AMX = 2, 3  # ways of products, see cpu_product_avx2.h
+WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see cpu_product_avx2.h
+BY_AVX512, BY_AMX = 2, 3
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}
 NORM = np.dtype([("weight", "i8"), ("bias", "i8"), ("kind", "i8"), ("eps", "f8")])  # the struct Norm
@@ -37,7 +39,7 @@ def _load() -> ModuleType | None:
         logging.getLogger(__name__).warning("the compiled CPU kernels were built from other sources: build sgl again")
         return None
     _cpu.set_threads(torch.get_num_threads())
-    if os.environ.get("SGL_AMX") == "0" and _cpu.BFLOAT16 == BY_AMX:
+    if _cpu.BFLOAT16 == BY_AMX and not AMX:
         _cpu.set_dense_way(KINDS[torch.bfloat16], BY_AVX512)
     return _cpu
 
@@ -61,6 +63,12 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
     if not can_compute(dtype, device):
         return False
     return bool(kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16)
+
+
+def way(dtype: torch.dtype) -> str:
+    """What multiplies with weights as they are, float32 or bfloat16."""
+    best = kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16
+    return WAYS[best if AMX else min(best, BY_AVX512)]
 
 
 def has_tiles(dtype: torch.dtype) -> bool:
