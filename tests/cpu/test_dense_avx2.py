@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels a
 
 @pytest.fixture(autouse=True)
 def without_avx512(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    best = {torch.float32: cpu.kernels.FLOAT32, torch.bfloat16: cpu.kernels.BFLOAT16}
+    best = {dtype: cpu.WAYS.index(cpu.way(dtype)) for dtype in DTYPES}
     for dtype in DTYPES:
         cpu.kernels.set_dense_way(cpu.KINDS[dtype], BY_AVX2)
     monkeypatch.setattr(cpu, "has_tiles", lambda dtype: False)
