@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 VERSION = 23  # of what the kernels are called with
+AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see cpu_product_avx2.h
 BY_AVX512, BY_AMX = 2, 3

@@ -2,7 +2,7 @@
 
    A weight lies in blocks of 32 outputs, so that a register holds sums of 16 and nothing is added across registers:
        float32   [outputs / 32] [inputs]     [32]       by AVX-512, or as cpu_product_avx2.h
-       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs, which AVX512_BF16 multiplies exactly, or cpu_product_amx.h, or likewise
+       bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs: by AVX512_BF16, which multiplies them exactly, as cpu_product_amx.h, or as cpu_product_avx2.h
        int8      likewise: cpu_int8.h
        groups    of whole numbers in 4 and 8 bits: cpu_int4.h; of small floats: cpu_float.h
    The last block is filled up with zeros. A sum runs over the inputs in order, whatever rows it is computed with. */

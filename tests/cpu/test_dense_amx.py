@@ -82,8 +82,6 @@ def test_it_can_be_left_aside() -> None:
     assert [float(each) for each in told[0].strip("[]\n").split(",")] == pytest.approx([float(each) for each in told[1].strip("[]\n").split(",")], rel=0.1, abs=20)
 
 
-
-
 @pytest.mark.parametrize("amx, by", [("0", "AVX-512"), ("1", "AMX")])
 def test_doctor_says_what_multiplies(amx: str, by: str) -> None:
     told = subprocess.run([sys.executable, "-P", "-m", "sgl.cli", "doctor"], env=os.environ | {"SGL_AMX": amx}, capture_output=True, text=True, check=True).stdout

@@ -42,6 +42,15 @@ def test_all_engines_of_a_process_choose_alike(monkeypatch: pytest.MonkeyPatch) 
     assert choose_device("cpu", threads=1) == first
 
 
+@pytest.mark.parametrize("gains, dtype", [((1.9, 0.5), torch.bfloat16), ((0.9, 0.9), torch.bfloat16), ((0.9, 0.6), torch.float32)])
+def test_bfloat16_is_taken_unless_it_is_much_slower(gains: tuple[float, float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(device, "can_pack_bfloat16", lambda: True)
+    monkeypatch.setattr(device, "_gains", lambda: gains)
+    choice = choose_device("cpu", threads=1)
+    assert choice.dtype == dtype and f"{gains[0]:.1f}x as fast as float32 for 1 row, {gains[1]:.1f}x" in choice.reasons[2]
+
+
 def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(device, "_seconds", lambda *_: pytest.fail("measured"))
