@@ -6,6 +6,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = "runtime/layers/cpu"
+NO_SYMBOLS = ["-g0"], ["-Wl,-s"]  # what the compiler and the linker are told: with debug information the kernels are five times as large
 
 
 def packages() -> list[str]:
@@ -21,15 +22,16 @@ setup(
             "sgl.grammars._core",
             ["grammars/core/core.c"],
             depends=glob("grammars/core/*.h"),
-            extra_compile_args=["-O3"],
+            extra_compile_args=["-O3", *NO_SYMBOLS[0]],
+            extra_link_args=NO_SYMBOLS[1],
             optional=True,
         ),
         Extension(
             "sgl.runtime.layers._cpu",
             [f"{KERNELS}.c"],
             depends=glob(f"{KERNELS}_*.h"),
-            extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"],
-            extra_link_args=["-pthread"],
+            extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", *NO_SYMBOLS[0]],
+            extra_link_args=["-pthread", *NO_SYMBOLS[1]],
             optional=True,
         ),
     ]

@@ -137,7 +137,7 @@ def test_expert_answer(check_answer: bool = True) -> None:
 @function
 def _with_a_tool(s: Any, left: int, right: int) -> None:
     s += f"add(1, 2) = 3\nadd(20, 5) = 25\nThe sum of {left} and {right} is add("
-    s += gen("left", regex=r"\d{1,4}") + ", " + gen("right", regex=r"\d{1,4}") + ") = "
+    s += gen("left", int, stop=",") + ", " + gen("right", int, stop=")") + ") = "
     with s.var_scope("sum"):
         s += str(int(s["left"]) + int(s["right"]))
 

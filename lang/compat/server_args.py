@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
+from dataclasses import field, make_dataclass
 from typing import Any
 
 from ..places.place import Place, caller_place
@@ -36,10 +37,17 @@ QUIET = frozenset({
 OF_THE_MODEL = frozenset({"context", "dtype", "kv_tokens"})
 
 
-class ServerArgs:
+# an option that was not given is None or False, as on a command line that does not name it
+_Options: Any = make_dataclass(
+    "_Options", [(name, Any, field(default=False if name in SWITCHES else None)) for name in NAMES], init=False, repr=False, eq=False
+)
+
+
+class ServerArgs(_Options):
     """`ServerArgs(model_path=..., context_length=...)`: any option of a server is taken and kept.
 
     Those without a meaning for the embedded engine are named in one warning, once for each line of a program.
+    A dataclass: `dataclasses.asdict(args)` has every option of a command line, and others that were given.
     """
 
     def __init__(self, model_path: str | None = None, **options: Any) -> None:
@@ -49,6 +57,8 @@ class ServerArgs:
         self._options = options
         for name, value in options.items():
             setattr(self, name, value)
+        others: Any = make_dataclass("_Others", [(name, Any) for name in options if name not in NAMES])
+        self.__dict__["__dataclass_fields__"] = {**_Options.__dataclass_fields__, **others.__dataclass_fields__}
         self._warn()
 
     @staticmethod
@@ -59,12 +69,6 @@ class ServerArgs:
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> ServerArgs:
         return cls(**given_in(args))
-
-    def __getattr__(self, name: str) -> Any:
-        """An option that was not given is None, as on a command line that does not name it."""
-        if name in NAMES:
-            return False if name in SWITCHES else None
-        raise AttributeError(f"ServerArgs has no option {name!r}")
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self._options.items())

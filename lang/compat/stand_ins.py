@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from .http_server import StandInServer, server_at
 from .server_args import ServerArgs
 from .settings import say_once, settings
 
@@ -19,8 +20,9 @@ class ServerStandIn:
 
     stdin = stdout = stderr = None
 
-    def __init__(self, args: ServerArgs, port: int) -> None:
+    def __init__(self, args: ServerArgs, port: int, server: StandInServer | None = None) -> None:
         self.server_args = args
+        self._server = server
         self.port = port
         self.pid = next(_PIDS)
         self.returncode: int | None = None
@@ -35,6 +37,8 @@ class ServerStandIn:
     def terminate(self) -> None:
         self.returncode = 0
         _launched.pop(self.port, None)
+        if self._server is not None:
+            self._server.close()
 
     kill = terminate
 
@@ -61,7 +65,8 @@ def stand_in_for(words: Sequence[str]) -> ServerStandIn:
     args = ServerArgs(options.pop("model_path", None) or options.pop("model", None), **options)
     who = settings.url or "the embedded engine"
     say_once(f"no server is launched for {args.model_path!r} at port {port}: {who} answers")
-    _launched[port] = ServerStandIn(args, port)
+    server = server_at(args, port) if settings.url is None else None
+    _launched[port] = ServerStandIn(args, port, server)
     return _launched[port]
 
 

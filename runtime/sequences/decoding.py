@@ -44,7 +44,7 @@ class Decoding:
         self.limit = min(params.max_tokens, life.context - len(seq))
         self.matcher = _matcher(life, op)
         ends = _end_ids(life, op)
-        limited = dataclasses.replace(params, max_tokens=self.limit, min_tokens=0)
+        limited = dataclasses.replace(params, max_tokens=self.limit, min_tokens=min(params.min_tokens, self.limit))
         self.stops = StopChecker(limited, life.text.tokenizer, ends)
         self.reread, seq.reread = min(seq.reread, len(seq)), 0
         self.forced = self.jumped = self.drafted = self.accepted = 0

@@ -36,7 +36,8 @@ class StopChecker:
 
     The order of the checks is part of the language: the length comes first, so a stop completed by the very
     last permitted token does not count, then end tokens, stop strings, stop regexes. End tokens are no part
-    of the text. min_tokens is the sampler's affair: it offers no end token before.
+    of the text. Stop strings and regexes are searched in what comes after the first min_tokens tokens, so that
+    the text has that many; the sampler offers no end token before.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class StopChecker:
         self._patterns = StopPatterns(params.stop_regex) if params.stop_regex else None
         self._searching = bool(self._stops or self._patterns)
         self._state = 0  # of the stop strings
+        self._least = 0  # characters of the first min_tokens tokens, in which no stop is searched
         self._pieces: list[str] = []
         self._shown = 0  # pieces
         self._held = ""  # text of shown pieces that was held back
@@ -133,6 +135,9 @@ class StopChecker:
         return self.close({"type": "length", "length": count})
 
     def _search(self, delta: str) -> Finish | None:
+        if len(self.token_ids) <= self._params.min_tokens:
+            self._least = sum(map(len, self._pieces))
+            return None
         if self._stops:
             self._state, match = self._stops.scan(self._state, delta)
             if match:
@@ -142,7 +147,7 @@ class StopChecker:
         if self._patterns:
             text = "".join(self._pieces)
             self._pieces, self._held, self._shown = [text], text[self._given :], 1
-            if found := self._patterns.search(text, len(delta)):
+            if found := self._patterns.search(text, len(delta), self._least):
                 return self.close({"type": "stop", "matched": found})
         return None
 

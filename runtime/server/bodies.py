@@ -7,7 +7,7 @@ import gc
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from email.message import Message as Mail
@@ -88,6 +88,8 @@ class BodyRoute(APIRoute):
     Raises RequestError for what is no JSON or not of the declared type.
     """
 
+    named = True  # bodies must be called JSON by their Content-Type
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         field, call = self.body_field, self.dependant.call
         if field is None or call is None:
@@ -97,15 +99,21 @@ class BodyRoute(APIRoute):
         name, asked = self.dependant.body_params[0].name, self.dependant.request_param_name or "request"
 
         async def handle(request: Request) -> Response:
-            answer = await call(**{name: await _taken(request, adapter, body_type), asked: request})
+            data = (await request.receive()).get("body", b"")
+            _check_kind(request, data, self.named)
+            answer = await call(**{name: await _taken(request, data, adapter, body_type), asked: request})
             return answer if isinstance(answer, Response) else JSONResponse(answer)
 
         return handle
 
 
-async def _taken(request: Request, adapter: TypeAdapter[Any], body_type: Any) -> Any:
-    data = (await request.receive()).get("body", b"")
-    _check_kind(request, data)
+class UnnamedBodyRoute(BodyRoute):
+    """A route whose clients may leave out the Content-Type, as Ollama's do."""
+
+    named = False
+
+
+async def _taken(request: Request, data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
     request.state.long_body = len(data) > SMALL
     try:
         return await beside(request, _read, data, adapter, body_type)
@@ -139,14 +147,32 @@ def _uncollected(work: Callable[..., Any], *args: Any) -> Any:
             gc.enable()
 
 
-def _check_kind(request: Request, data: bytes) -> None:
-    """Only what is called JSON is read: a page of another site may make a browser send all else."""
+def _check_kind(request: Request, data: bytes, named: bool) -> None:
+    """A page of another site may make a browser send any body that is not called JSON: such a body is not read.
+
+    Where bodies need not be `named` JSON, the headers that browsers add say whether a page of another site sent it.
+    """
     if not data:
         raise RequestError("the body is missing", code="missing_field")
+    if not named and not from_other_site(request.headers, request.app.state.settings.cors_origins):
+        return
     mail = Mail()
     mail["content-type"] = request.headers.get("content-type", "")
     if mail.get_content_maintype() != "application" or not re.fullmatch(r"json|.*\+json", mail.get_content_subtype()):
         raise RequestError("the body was not read as JSON: send the header 'Content-Type: application/json'")
+
+
+def from_other_site(headers: Mapping[str, str], allowed: Collection[str]) -> bool:
+    """Whether a browser sent the request for a page of another site, by Sec-Fetch-Site and Origin, which no page can change.
+
+    `allowed`: origins whose pages may use the server; "*": all. Clients that are no browsers send neither header.
+    """
+    origin = headers.get("origin")
+    if origin is not None and ("*" in allowed or origin in allowed):
+        return False
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return True
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
 def _read(data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:

@@ -36,6 +36,7 @@ from .document_answers import (
     ResponseItems,
     ResponseObject,
     ResponseTokens,
+    SeparatedReasoning,
     ServerInfo,
     TextCompletion,
     Tokens,
@@ -43,7 +44,7 @@ from .document_answers import (
 )
 from .document_answers import Model as ModelCard
 from .error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
-from .native_control import AbortFields, EncodeFields
+from .native_control import AbortFields, EncodeFields, ReasoningFields
 from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
 from .openai_work import ANY_MODEL
 from .security import METRICS, OPEN_PATHS
@@ -76,7 +77,9 @@ class Answer:
     failing: tuple[int, ...] = ()  # statuses besides those that all have
 
 
-NATIVE_BODIES = {"/generate": "GenerateFields", "/abort_request": "AbortFields", "/encode": "EncodeFields"}
+NATIVE_BODIES = {
+    "/generate": "GenerateFields", "/abort_request": "AbortFields", "/encode": "EncodeFields", "/separate_reasoning": "ReasoningFields",
+}  # fmt: skip
 ANSWERS = {
     "/health": Answer(Health, failing=(503,)),
     "/health_generate": Answer(Health, failing=(503,)),
@@ -92,6 +95,7 @@ ANSWERS = {
     "/server_info": Answer(ServerInfo, failing=(503,)),
     "/get_server_info": Answer(ServerInfo, failing=(503,)),
     "/abort_request": Answer(Aborted, failing=FAILING),
+    "/separate_reasoning": Answer(SeparatedReasoning, failing=FAILING),
     "/encode": Answer(NativeVector | list[NativeVector], failing=FAILING),
     "/generate": Answer(NativeAnswer | list[NativeAnswer], streams=True, failing=(404, *FAILING)),
     "/v1/completions": Answer(TextCompletion, streams=True, failing=(404, *FAILING)),
@@ -174,7 +178,7 @@ class _Document:
         call["properties"] |= dict.fromkeys(WITHOUT, EMPTY)
         call["properties"]["sampling_params"] = {"anyOf": [one, {"type": "array", "items": one}, {"type": "null"}]}
         sampling["properties"] |= dict.fromkeys(SAMPLING_WITHOUT, EMPTY)
-        others = {fields.__name__: fields.model_json_schema(ref_template=REF) for fields in (AbortFields, EncodeFields)}
+        others = {fields.__name__: fields.model_json_schema(ref_template=REF) for fields in (AbortFields, EncodeFields, ReasoningFields)}
         self._schemas |= {"GenerateFields": call, "SamplingFields": sampling} | others
         for path, name in NATIVE_BODIES.items():
             content = self._json["paths"][path]["post"]["requestBody"]["content"]

@@ -250,6 +250,11 @@ class Aborted(BaseModel):
     aborted: int
 
 
+class SeparatedReasoning(BaseModel):
+    reasoning_text: str
+    text: str
+
+
 class Health(BaseModel):
     status: Literal["ok", "failed", "draining"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .record import RECORD
 
-NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode"})
+NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode", "/separate_reasoning"})
 ANTHROPIC_PATH, OLLAMA_PATH = "/v1/messages", "/api/"
 KINDS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
@@ -14,21 +14,27 @@ KINDS = {
 }  # fmt: skip
 
 
-def shaped(path: str, status: int, message: str, param: str | None) -> dict[str, Any] | None:
+def shaped(
+    path: str, status: int, message: str, param: str | None, details: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
     """The JSON of an error at this path; None where it is OpenAI's."""
     if path in NATIVE_PATHS:
         return {"error": {"message": message}}
     if path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/"):
-        return anthropic_error(status, message, param)
+        return anthropic_error(status, message, param, details)
     if path.startswith(OLLAMA_PATH):
         return {"error": _named(message, param)}
     return None
 
 
-def anthropic_error(status: int, message: str, param: str | None) -> dict[str, Any]:
+def anthropic_error(
+    status: int, message: str, param: str | None, details: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Anthropic's: the field at fault stands in the words."""
     record = RECORD.get()
-    error = {"type": KINDS.get(status, "invalid_request_error"), "message": _named(message, param)}
+    error: dict[str, Any] = {"type": KINDS.get(status, "invalid_request_error"), "message": _named(message, param)}
+    if details is not None:
+        error["details"] = details
     return {"type": "error", "error": error, "request_id": record.id if record is not None else None}
 
 

@@ -31,7 +31,8 @@ INVALID, SERVER = "invalid_request_error", "server_error"
 
 
 class RequestError(Exception):
-    """A request that the server refuses. `param` names the field at fault; `retry_after`: seconds after which to ask again."""
+    """A request that the server refuses. `param` names the field at fault; `retry_after`: seconds after which to ask again;
+    `details`: what programs read of the error, in the words of their protocol."""
 
     def __init__(
         self,
@@ -40,10 +41,11 @@ class RequestError(Exception):
         code: str | None = None,
         status: int = 400,
         retry_after: int | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message, self.param, self.code, self.status = message, param, code, status
-        self.retry_after = retry_after
+        self.retry_after, self.details = retry_after, details
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Problem:
     param: str | None
     message: str
     retry_after: int | None = None  # seconds
+    details: dict[str, Any] | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -65,7 +68,7 @@ class Problem:
         """The JSON of the answer: in the shape of the API that the path is of."""
         message, param = _printable(self.message), self.param and _printable(self.param)
         fields = {"message": message, "type": self.type, "param": param, "code": self.code}
-        return shaped(path, self.status, message, param) or {"error": fields}
+        return shaped(path, self.status, message, param, self.details) or {"error": fields}
 
 
 _KNOWN: Mapping[type[BaseException], tuple[int, str, str | None]] = {
@@ -97,7 +100,7 @@ def problem(error: BaseException) -> Problem:
 def _problem(error: BaseException) -> Problem:
     if isinstance(error, RequestError):
         kind = RATE_LIMITED if error.status == 429 else INVALID if error.status < 500 else SERVER
-        return Problem(error.status, kind, error.code, error.param, error.message, error.retry_after)
+        return Problem(error.status, kind, error.code, error.param, error.message, error.retry_after, error.details)
     for known, (status, kind, code) in _KNOWN.items():
         if isinstance(error, known):
             words = str(error) or _WORDS.get(status, "the request ended early")

@@ -1,4 +1,4 @@
-"""Routes of the native protocol besides `/generate`: ending what runs, and vectors of texts."""
+"""Routes of the native protocol besides `/generate`: ending what runs, vectors of texts, and thoughts in finished texts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
+
+from sgl.runtime.dialects import reasoning_named, split_reasoning
 
 from .adapters import check_adapters
 from .bodies import BodyRoute
@@ -40,6 +42,28 @@ class EncodeFields(BaseModel):
     input_ids: Prompts | None = None
     rid: Texts | None = None  # taken and not used: the answer comes in the order of the texts
     lora_path: Text | Annotated[list[Text | None], First] | None = None
+
+
+class ReasoningFields(BaseModel):
+    """`reasoning_parser`: a reasoning format such as "qwen3"; by default that of the server's model."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: Text
+    reasoning_parser: Text | None = None
+
+
+@router.post("/separate_reasoning")
+async def separate_reasoning(request: Request, data: dict[str, Any] = Body()) -> JSONResponse:
+    """A finished text as its thought and its answer. No model runs."""
+    fields = checked(ReasoningFields, data, NONE)
+    marks = request.app.state.dialect.reasoning
+    if fields.reasoning_parser is not None:
+        marks = reasoning_named(fields.reasoning_parser)
+    if marks is None:
+        raise RequestError("this model has no reasoning format; name one", param="reasoning_parser")
+    thought, answer = split_reasoning(fields.text, marks)
+    return JSONResponse({"reasoning_text": thought, "text": answer})
 
 
 @router.post("/abort_request")

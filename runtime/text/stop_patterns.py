@@ -31,14 +31,15 @@ class StopPatterns:
         self._patterns = [(pattern, *_compiled(pattern)) for pattern in patterns]
         self._left = SECONDS
 
-    def search(self, text: str, fresh: int) -> str | None:
-        """The first pattern with a match that needs one of the last `fresh` characters of `text`.
+    def search(self, text: str, fresh: int, begin: int = 0) -> str | None:
+        """The first pattern with a match that needs one of the last `fresh` characters of `text` and begins at `begin` or later.
 
         Raises:
             ConfigError: searching took too long.
         """
         self._left = min(SECONDS, self._left + SECONDS_A_PIECE)
-        return next((found for found, compiled, reach in self._patterns if self._finds(compiled, text, len(text) - fresh - reach)), None)
+        starts = ((found, compiled, max(begin, len(text) - fresh - reach)) for found, compiled, reach in self._patterns)
+        return next((found for found, compiled, start in starts if self._finds(compiled, text, start)), None)
 
     def _finds(self, compiled: Any, text: str, start: int) -> bool:
         started = time.thread_time()

@@ -44,6 +44,7 @@ def token_streams(draw: st.DrawFn) -> list[int]:
 params_list = st.builds(
     SamplingParams,
     max_tokens=st.sampled_from([1, 3, 8, 1000]),
+    min_tokens=st.sampled_from([0, 0, 1, 4]),
     stop=stop_lists,
     stop_regex=regex_lists,
     stop_token_ids=st.sampled_from([(), (200,), (97,)]),
@@ -77,14 +78,15 @@ def oracle(ids: list[int], params: SamplingParams) -> tuple[dict[str, object], s
             kept = seen if params.keep_stop and seen[-1] in params.stop_token_ids else seen[:-1]
             return {"type": "stop", "matched": seen[-1]}, flushed(kept, params)
         text = whole(seen, params)
-        if text == whole(seen[:-1], params):
+        if text == whole(seen[:-1], params) or count <= params.min_tokens:
             continue
+        least = len(whole(ids[: params.min_tokens], params))
         for stop in params.stop:
-            if stop in text:
-                at = text.find(stop)
+            at = text.find(stop, least)
+            if at >= 0:
                 return {"type": "stop", "matched": stop}, text[: at + len(stop) * params.keep_stop]
         for pattern in params.stop_regex:
-            if re.search(pattern, text):
+            if re.compile(pattern).search(text, least):
                 return {"type": "stop", "matched": pattern}, flushed(seen, params)
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -135,7 +136,13 @@ def _kind(error: Exception, name: str) -> Any:
 
 
 def _message(error: Exception) -> str:
-    return str(_kind(error, "message") or getattr(error, "message", None) or error)[:LONGEST_MESSAGE]
+    """What the server said. openai from 3 on leaves a body without a message of its own out of the error's text."""
+    said = _kind(error, "message") or getattr(error, "message", None) or error
+    body = getattr(error, "body", None)
+    if body and not _kind(error, "message"):
+        text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str)
+        said = said if text in str(said) else f"{said}: {text}"
+    return str(said)[:LONGEST_MESSAGE]
 
 
 def _url(error: Exception) -> str | None:

@@ -86,7 +86,9 @@ class Plan:
 
     def _plan(self, choice: str) -> Step:
         try:
-            return self.dialect.plan(self.tools, choice, self.body.parallel_tool_calls)
+            allowed = self.body.allowed
+            tools = [tool for tool in self.tools if allowed is None or tool.name in allowed]
+            return self.dialect.plan(tools, choice, self.body.parallel_tool_calls)
         except ConfigError as error:
             raise RequestError(str(error), param="tools") from error
 

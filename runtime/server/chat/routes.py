@@ -58,7 +58,9 @@ class Chat:
     async def _begin(self, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
         told = await self.talk.begin(streamed)
         writer = ChoiceWriter if self.body.functions is None else FunctionWriter
-        self.writers = [writer(sample, index) for index, sample in enumerate(self.talk.samples)]
+        thinks = self.body.separate_reasoning and self.work.dialect.reasoning is not None
+        whole = not self.body.stream_reasoning
+        self.writers = [writer(sample, index, thinks, whole) for index, sample in enumerate(self.talk.samples)]
         return told
 
     def _usage(self) -> Json:

@@ -90,11 +90,34 @@ class ToolCall(Strict):
     index: int | None = None
 
 
+class AllowedTools(Strict):
+    """mode: "auto" or "required", as `tool_choice` itself has them. tools: those of the request that may be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], First, Field(min_length=1, max_length=MOST_TOOLS)]
+
+
+class AllowedChoice(Strict):
+    """`tool_choice` for some of the tools. The prompt shows all of them, so that it stays the same for each choice."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+_CHOICES = {"function": "function", "allowed_tools": "allowed_tools"}  # the type of a choice: the field that it needs
+AnyChoice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
+
+
 def _tool_choice(value: Any) -> Any:
-    """One refusal for everything that is none of the four."""
-    if value in ("none", "auto", "required") or (isinstance(value, dict) and value.get("type") == "function" and "function" in value):
+    """One refusal for everything that is none of the five. Raises the errors of a choice's own fields by their names."""
+    if value in ("none", "auto", "required"):
         return value
-    raise refused(f'it is "none", "auto", "required" or {{"type": "function", "function": {{"name": ...}}}}, not {value!r:.200}')
+    if isinstance(value, dict) and _CHOICES.get(str(value.get("type")), "type ") in value:
+        return (NamedChoice if value["type"] == "function" else AllowedChoice).model_validate(value)
+    raise refused(
+        'it is "none", "auto", "required", {"type": "function", "function": {"name": ...}} or '
+        f'{{"type": "allowed_tools", "allowed_tools": {{"mode": "auto", "tools": [...]}}}}, not {value!r:.200}'
+    )
 
 
 # --- messages --------------------------------------------------------------------------------------------
@@ -185,14 +208,24 @@ class NamedSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    type: Literal["text", "json_object", "json_schema"]
+    """structural_tag is SGLang's and vLLM's: `structures` and `triggers`, or the newer `format`, as the grammar reads them."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: NamedSchema | None = None
+    structures: Annotated[list[dict[str, Any]], First] | None = None
+    triggers: Annotated[list[str], First] | None = None
+    format: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _schema_where_due(self) -> ResponseFormat:
-        if (self.json_schema is not None) != (self.type == "json_schema"):
+    def _fields_where_due(self) -> ResponseFormat:
+        for name, kind in _OF_FORMATS.items():
+            if getattr(self, name) is not None and self.type != kind:
+                raise RequestError(f"the field {name} belongs to type {kind!r}, and only to it", param=f"response_format.{name}")
+        if self.type == "json_schema" and self.json_schema is None:
+            raise RequestError("type 'json_schema' needs the field json_schema", param="response_format.json_schema")
+        if self.type == "structural_tag" and self.format is None and self.structures is None:
             raise RequestError(
-                "the field json_schema belongs to type 'json_schema', and only to it", param="response_format.json_schema"
+                "type 'structural_tag' needs the field format, or structures and triggers", param="response_format.format"
             )
         return self
 
@@ -202,7 +235,14 @@ class ResponseFormat(Strict):
             return "json_object", {}, "response_format"
         if self.json_schema is not None:
             return "json_schema", self.json_schema.schema_, "response_format"
+        if self.type == "structural_tag":
+            return "structural_tag", self.model_dump(exclude_none=True), "response_format"
         return None
+
+
+_OF_FORMATS = {
+    "json_schema": "json_schema", "structures": "structural_tag", "triggers": "structural_tag", "format": "structural_tag",
+}  # fmt: skip
 
 
 class ChatRequest(Sampling):
@@ -218,7 +258,7 @@ class ChatRequest(Sampling):
     top_logprobs: int = Field(0, ge=0, le=20)
     response_format: ResponseFormat | None = None
     tools: Annotated[list[FunctionTool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
-    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice, BeforeValidator(_tool_choice)] = "auto"
+    tool_choice: Annotated[AnyChoice, BeforeValidator(_tool_choice)] = "auto"
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
     functions: Annotated[list[Function], First] | None = Field(None, max_length=MOST_TOOLS)
@@ -235,6 +275,7 @@ class ChatRequest(Sampling):
     prediction: dict[str, Any] | None = None
     # ---
     separate_reasoning: bool = True
+    stream_reasoning: bool = True  # False: a stream gives the whole thought at once
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -265,11 +306,12 @@ class ChatRequest(Sampling):
         twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
         if twice is not None:
             raise RequestError(f"two tools are called {names[twice]!r}; rename one", param=f"tools.{twice}.function.name")
-        named = isinstance(self.tool_choice, NamedChoice)
-        if not names and (named or self.tool_choice == "required"):
+        if not names and self.tool_choice not in ("none", "auto"):
             raise RequestError("tool_choice asks for a call, but there are no tools; give some", param="tool_choice")
-        if named and self.choice not in names:
-            raise RequestError(f"there is no tool {self.choice!r}; tools has {', '.join(names)}", param="tool_choice.function.name")
+        for name in self.allowed or ():
+            if name not in names:
+                where = "function.name" if isinstance(self.tool_choice, NamedChoice) else "allowed_tools.tools"
+                raise RequestError(f"there is no tool {name!r}; tools has {', '.join(names)}", param=f"tool_choice.{where}")
         if self.calls_tools and (self.continue_final_message or not self.add_generation_prompt):
             name = "continue_final_message" if self.continue_final_message else "add_generation_prompt"
             raise RequestError(f"{name} continues a text, but tool calls begin a new one; set tool_choice to 'none'", param=name)
@@ -277,7 +319,18 @@ class ChatRequest(Sampling):
     @property
     def choice(self) -> str:
         """auto, required, none, or the name of the tool that is to be called."""
-        return self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else self.tool_choice
+        if isinstance(self.tool_choice, NamedChoice):
+            return self.tool_choice.function.name
+        return self.tool_choice.allowed_tools.mode if isinstance(self.tool_choice, AllowedChoice) else self.tool_choice
+
+    @property
+    def allowed(self) -> list[str] | None:
+        """The names of the tools that may be called, where `tool_choice` names some; None: all."""
+        if isinstance(self.tool_choice, NamedChoice):
+            return [self.tool_choice.function.name]
+        if isinstance(self.tool_choice, AllowedChoice):
+            return [tool.function.name for tool in self.tool_choice.allowed_tools.tools]
+        return None
 
     @property
     def calls_tools(self) -> bool:

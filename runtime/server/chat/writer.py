@@ -12,10 +12,16 @@ from .sample import Called, Over, Sample, Told
 
 
 class ChoiceWriter:
-    """Writes what a sample tells."""
+    """Writes what a sample tells.
 
-    def __init__(self, sample: Sample, index: int) -> None:
+    thinks: messages and deltas have the key reasoning_content, null where there is no thought, as SGLang's have.
+    whole_thoughts: a stream gives a thought at once, when it has ended.
+    """
+
+    def __init__(self, sample: Sample, index: int, thinks: bool = False, whole_thoughts: bool = False) -> None:
         self._sample, self._index = sample, index
+        self._thinks, self._whole_thoughts = thinks, whole_thoughts
+        self._thought: list[str] = []  # of a thought that is to be given at once
         self._begun = False
 
     def write(self, told: Iterable[Told]) -> list[Json]:
@@ -36,8 +42,8 @@ class ChoiceWriter:
         """OpenAI's message, of all that was told so far."""
         sample = self._sample
         message: Json = {"role": "assistant", "content": sample.said or (None if sample.calls else ""), "refusal": None}
-        if thought := sample.thought:
-            message["reasoning_content"] = thought
+        if sample.thought or self._thinks:
+            message["reasoning_content"] = sample.thought or None
         if sample.calls:
             message["tool_calls"] = [_call(call, call.arguments) for call in sample.calls]
         return message
@@ -45,6 +51,14 @@ class ChoiceWriter:
     # inside
 
     def _entries(self, told: Told) -> list[Json]:
+        if self._whole_thoughts and isinstance(told.event, Thought):
+            self._thought.append(told.event.text)
+            return []
+        thought, self._thought = "".join(self._thought), []
+        held = [self._entry({"reasoning_content": thought})] if thought else []
+        return [*held, *self._entries_of(told)]
+
+    def _entries_of(self, told: Told) -> list[Json]:
         match told.event:
             case Said(text):
                 return [self._entry({"content": text}, told.rows)]
@@ -60,6 +74,8 @@ class ChoiceWriter:
         return []
 
     def _entry(self, delta: Json, logprobs: Json | None = None, finish: str | None = None) -> Json:
+        if self._thinks:
+            delta = {"reasoning_content": None, **delta}
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 

@@ -23,6 +23,7 @@ router = APIRouter(route_class=BodyRoute)
 @router.post("/v1/messages")
 async def create(body: MessagesRequest, request: Request) -> Response:
     """The assistant's next message; a stream of events with stream=true."""
+    body.check_thread()
     reply = Reply(Work(request), body, partial(aside, request))
     if body.stream:
         return NamedEventResponse(await primed(reply.stream()), _error)
@@ -36,4 +37,4 @@ async def count_tokens(body: Conversation, request: Request) -> Json:
 
 
 def _error(problem: Problem) -> Json:
-    return anthropic_error(problem.status, problem.message, problem.param)
+    return anthropic_error(problem.status, problem.message, problem.param, problem.details)

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from ..caller import MOST_URGENT
 from ..chat.types import MOST_TOOLS, ToolName
+from ..errors import RequestError
 from ..fields import First, shown
 from ..openai_types import Strict, as_it_is, refused
 from .blocks import AnyBlock, Text
@@ -82,6 +83,13 @@ class Conversation(Strict):
     speed: str | None = None
 
 
+class Thread(Strict):
+    """The server is to keep the conversation. This one keeps none; see `MessagesRequest.check_thread`."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = None
+
+
 class MessagesRequest(Conversation):
     """The body of POST /v1/messages. Those under the first line are taken and of no effect, under the second extensions."""
 
@@ -96,7 +104,16 @@ class MessagesRequest(Conversation):
     service_tier: str | None = None
     inference_geo: str | None = None
     # ---
+    thread: Thread | None = None
     seed: int | None = None
     min_p: float = Field(0.0, ge=0, le=1)
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
+
+    def check_thread(self) -> None:
+        """Raise the refusal by which Anthropic's clients know that they are to send the whole conversation each time."""
+        if self.thread is not None:
+            raise RequestError(
+                "this server keeps no threads: send all messages each time, and no thread", "thread",
+                details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+            )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ..bodies import BodyRoute, aside
+from ..bodies import UnnamedBodyRoute, aside
 from ..errors import Problem
 from ..openai_answers import Json
 from ..openai_work import Work
@@ -20,7 +20,7 @@ from .types import OllamaChat, OllamaGenerate, OllamaShow
 
 VERSION = "0.12.0"  # of Ollama, whose routes these are: clients look whether it is new enough
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=UnnamedBodyRoute)
 
 
 @router.post("/api/chat")

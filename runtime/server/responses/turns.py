@@ -10,11 +10,12 @@ from ..errors import RequestError
 from ..openai_answers import Json
 from ..renaming import parsed
 from .items import CallItem, Item, MessageItem, OutputItem, ReasoningItem
-from .types import Allowed, Function, Named, ResponseRequest
+from .types import Allowed, Named, ResponseRequest
 
 NAMES = {  # of a chat request's fields, in errors
     r"tools\.(\d+)\.function\.": r"tools.\1.",
     r"tool_choice\.function\.name": "tool_choice.name",
+    r"tool_choice\.allowed_tools\.tools": "tool_choice.tools",
     r"messages": "input",
     r"max_completion_tokens|max_tokens": "max_output_tokens",
     r"response_format\.json_schema": "text.format",
@@ -119,13 +120,12 @@ def _answers(items: Iterable[Placed]) -> dict[str, str]:
 
 def chat_of(body: ResponseRequest, messages: list[Json]) -> ChatRequest:
     """The same request to a chat. Raises RequestError, naming fields of the chat."""
-    tools, choice = _tools(body)
     given = {
         "model": body.model,
         "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
-        "tools": [{"type": "function", "function": tool.model_dump(exclude={"type", "defer_loading", "output_schema"})} for tool in tools],
-        "tool_choice": choice,
+        "tools": [{"type": "function", "function": tool.model_dump(exclude={"type", "defer_loading", "output_schema"})} for tool in body.tools],
+        "tool_choice": _choice(body),
         "response_format": _format(body),
         "reasoning_effort": body.reasoning.effort,
         "logprobs": body.logprobs,
@@ -144,14 +144,15 @@ def _format(body: ResponseRequest) -> Json:
     return {"type": "json_schema", "json_schema": {"name": format.name or "answer", "schema": format.schema_}}
 
 
-def _tools(body: ResponseRequest) -> tuple[list[Function], str | Json]:
-    """Those that the model may call, and the chat's words for how."""
+def _choice(body: ResponseRequest) -> str | Json:
+    """`tool_choice` in the chat's words."""
     choice = body.tool_choice
     if isinstance(choice, Named):
-        return body.tools, {"type": "function", "function": {"name": choice.name}}
+        return _of_chat(choice)
     if not isinstance(choice, Allowed):
-        return body.tools, choice
-    names = {tool.name for tool in choice.tools}
-    if unknown := names - {tool.name for tool in body.tools}:
-        raise RequestError(f"there is no tool {min(unknown)!r} among tools", "tool_choice.tools")
-    return [tool for tool in body.tools if tool.name in names], choice.mode
+        return choice
+    return {"type": choice.type, choice.type: {"mode": choice.mode, "tools": [_of_chat(tool) for tool in choice.tools]}}
+
+
+def _of_chat(tool: Named) -> Json:
+    return {"type": "function", "function": {"name": tool.name}}

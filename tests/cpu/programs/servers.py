@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import httpx
 import sglang as sgl
 from sglang.srt.utils import kill_process_tree
 from sglang.test.doc_patch import launch_server_cmd
@@ -16,12 +17,20 @@ def greet(s):
     s += sgl.assistant(sgl.gen("answer", max_tokens=8, temperature=0))
 
 
+def over_http(port, model):
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8, "temperature": 0}
+    with httpx.Client(base_url=f"http://localhost:{port}", timeout=120) as client:
+        answer = client.post("/v1/chat/completions", json=body)
+    return answer.json()["choices"][0]["message"]["content"]
+
+
 def of_command():
     process, port = launch_server_cmd(
         "python -m sglang.launch_server --model-path meta-llama/Llama-3.2-1B-Instruct --tp 2 --mem-fraction-static 0.7"
     )
     wait_for_server(f"http://localhost:{port}")
     answer = greet.run(backend=sgl.RuntimeEndpoint(f"http://localhost:{port}"))["answer"]
+    assert over_http(port, "meta-llama/Llama-3.2-1B-Instruct") == answer
     terminate_process(process)
     assert process.poll() == 0
     return answer
