@@ -6,6 +6,7 @@ from which nothing can end are cut off.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from sgl.grammars.algebra import charset
@@ -23,7 +24,7 @@ Part = tuple[int, ...]  # sorted terms
 State = tuple[Part, ...]
 DEAD: Part = ()
 _MOST_RECOGNISERS = 64
-_recognisers: dict[int, tuple[Expr, _Recogniser]] = {}
+_recognisers: dict[int, tuple[Expr, Recogniser]] = {}
 
 
 def combine(
@@ -229,21 +230,27 @@ def matches(expr: Expr, text: str) -> bool:
     return known[1].accepts(text)
 
 
-def _remembered(expr: Expr) -> tuple[Expr, _Recogniser]:
+def _remembered(expr: Expr) -> tuple[Expr, Recogniser]:
     """By identity, as expressions can be large to hash; the memo keeps them alive, so that an id stays theirs."""
     if len(_recognisers) >= _MOST_RECOGNISERS:
         _recognisers.clear()
-    found = _recognisers[id(expr)] = expr, _Recogniser(expr)
+    found = _recognisers[id(expr)] = expr, Recogniser(expr)
     return found
 
 
 _STUCK = -1
+MOVE_WORK = 10  # a move that is looked at takes so many times what a character does
 
 
-class _Recogniser:
-    """Reads texts; the sets of terms that they lead to are states, made when they are first reached."""
+class Recogniser:
+    """Reads texts; the sets of terms that they lead to are states, made when they are first reached.
+
+    work: what was done so far: the characters read, and the moves looked at to make states. Whoever bounds it sets `most_work`, and `accepts`
+    raises GrammarLimitError beyond that.
+    """
 
     def __init__(self, expr: Expr) -> None:
+        self.work, self.most_work = 0, sys.maxsize
         self._terms = Terms()
         start = frozenset((self._terms.of(expr),))
         self._states = {start: 0}
@@ -252,6 +259,7 @@ class _Recogniser:
 
     def accepts(self, text: str) -> bool:
         state, rows = 0, self._rows
+        self.work += len(text)
         for char in text:
             after = rows[state].get(char)
             state = self._step(state, char) if after is None else after
@@ -261,8 +269,12 @@ class _Recogniser:
 
     def _step(self, state: int, char: str) -> int:
         terms, code = self._terms, ord(char)
-        moves = dict.fromkeys(move for term in self._parts[state] for move in terms.linear(term))
-        part = frozenset(after for chars, after in moves if charset.contains(terms.sets[chars], code))
+        moves = [move for term in self._parts[state] for move in terms.linear(term)]
+        self.work += MOVE_WORK * len(moves)
+        if self.work > self.most_work:
+            raise GrammarLimitError("to read a text takes too many steps")
+        holding = {chars for chars in {chars for chars, _ in moves} if charset.contains(terms.sets[chars], code)}
+        part = frozenset(after for chars, after in moves if chars in holding)
         found = self._states.setdefault(part, len(self._parts)) if part else _STUCK
         self._rows[state][char] = found
         if found == len(self._parts):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CheckpointError
 from ..values import shown
+from .module_patterns import ModulePatterns
 
 TRAINING = {  # of the training, or about the files: results are the same whatever they say
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "base_model_class", "parent_library", "revision", "inference_mode",
@@ -52,6 +52,12 @@ class PeftConfig:
     alphas: dict[str, float]
     where: str
     beside: dict[str, Any]
+    _ranks_of: ModulePatterns = field(init=False, repr=False, compare=False)
+    _alphas_of: ModulePatterns = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ranks_of", ModulePatterns(self.ranks, f"{self.where}: rank_pattern"))
+        object.__setattr__(self, "_alphas_of", ModulePatterns(self.alphas, f"{self.where}: alpha_pattern"))
 
     @classmethod
     def of(cls, values: dict[str, Any], where: str, beside: bool = False) -> PeftConfig:
@@ -75,18 +81,19 @@ class PeftConfig:
         return found
 
     def rank_of(self, module: str) -> int:
-        """module: its full name in the base model."""
-        return self.ranks.get(_matching(self.ranks, module), self.rank)
+        """module: its full name in the base model. Raises CheckpointError where its patterns are too much work."""
+        return self.ranks.get(_key(self._ranks_of, module), self.rank)
 
     def scaling(self, module: str) -> float:
         """What B(Ax) of a module is multiplied with."""
-        rank, alpha = self.rank_of(module), self.alphas.get(_matching(self.alphas, module), self.alpha)
+        rank, alpha = self.rank_of(module), self.alphas.get(_key(self._alphas_of, module), self.alpha)
         return alpha / (math.sqrt(rank) if self.rslora else rank)
 
 
-def _matching(patterns: dict[str, Any], module: str) -> str:
-    """The first pattern that is the module's name or what follows a dot in it, as PEFT matches them."""
-    return next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), module)
+def _key(patterns: ModulePatterns, module: str) -> str:
+    """As PEFT looks it up."""
+    found = patterns.first(module)
+    return module if found is None else found
 
 
 def _refuse(values: dict[str, Any], where: str) -> None:
@@ -110,11 +117,6 @@ def _pattern(values: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     found = values.get(key) or {}
     if not isinstance(found, dict):
         raise CheckpointError(f"{where}: {key}={shown(found)} must be an object")
-    for name in found:
-        try:
-            re.compile(rf"(.*\.)?({name})$")
-        except re.error as error:
-            raise CheckpointError(f"{where}: {key} has {shown(name)}, which is no regular expression ({error})") from error
     return found
 
 
@@ -132,6 +134,10 @@ def _rank(value: Any, where: str) -> int:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CheckpointError(f"{where}={shown(value)} must be a number")
-    return float(value)
+    try:
+        found = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise CheckpointError(f"{where}={shown(value)} must be a finite number")
+    return found

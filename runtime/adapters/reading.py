@@ -25,6 +25,7 @@ from .base_weights import BaseWeights
 from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
 from .extras import Changes, Pair
 from .gguf_adapter import FileRows, read_adapter
+from .magnitudes import check_magnitudes
 from .mixture_targets import mixtures_of
 from .peft_config import PeftConfig
 from .sites import WEIGHT, Site
@@ -66,8 +67,7 @@ class Reader:
     def read(self, path: Path) -> Adapter:
         """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming what is missing, damaged or not supported."""
         if is_gguf(path):
-            shapes = {target.module: (target.outputs, target.inputs) for target in self._targets.values()}
-            return self._packing.pack(read_adapter(path, self._model, shapes, self._tensor, self._file_rows is not None))
+            return self._packing.pack(self._of_gguf(path))
         if not path.is_dir():
             raise CheckpointError(f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}, or a .gguf file")
         if not (path / CONFIG).is_file():
@@ -84,8 +84,15 @@ class Reader:
         changes = Changes() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
         if not pairs and not changes:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
+        check_magnitudes(config.where, pairs, changes, self._dtype)
         adapter = self._packing.pack(pairs, changes)
         return adapter.called(_contents(source, config)) if adapter.on_base else adapter
+
+    def _of_gguf(self, file: Path) -> dict[str, Pair]:
+        shapes = {target.module: (target.outputs, target.inputs) for target in self._targets.values()}
+        pairs = read_adapter(file, self._model, shapes, self._tensor, self._file_rows is not None)
+        check_magnitudes(str(file), pairs, Changes(), self._dtype)
+        return pairs
 
     def _beside(self, source: Source, config: PeftConfig, base: BaseWeights) -> Beside:
         sizes = {module: target.outputs for module, target in self._targets.items()}

@@ -55,12 +55,17 @@ def _shards(index: Path, end: str) -> list[str]:
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no 'weight_map'; restore the file")
     for tensor, name in shards.items():
-        if not isinstance(name, str) or not name.endswith(end) or os.path.basename(name) != name or "\0" in name:
+        if not isinstance(name, str) or not is_beside(name, end):
             raise CheckpointError(
                 f"{index}: weight_map has {shown(tensor)} in {shown(name)}, which is not the name of a {end[1:]} file "
                 "beside it; restore the file"
             )
     return sorted(set(shards.values()))
+
+
+def is_beside(name: str, end: str) -> bool:
+    """Whether it names a file of that kind in the folder of who names it, and none elsewhere."""
+    return name.endswith(end) and os.path.basename(name) == name and not set(name) & {"\0", "\\"}
 
 
 def chosen_gguf(names: Iterable[str], word: str | None, where: str) -> list[str]:

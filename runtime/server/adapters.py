@@ -6,12 +6,14 @@ import asyncio
 import logging
 import re
 import threading
+import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sgl.runtime.engine import Engine
-from sgl.runtime.errors import ConfigError, RuntimeFailure
+from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 
 from .caller import ADAPTER, CALLER, tenant_of
 from .errors import RequestError
@@ -22,6 +24,20 @@ log = logging.getLogger("sgl.server")
 
 USABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # names of folders that clients may cause to be read
 MOST_SHOWN = 20
+READERS = 4  # adapters that are read at a time
+AGAIN = 60.0  # seconds after which files that could not be used are read again, though they are the same: the model may have changed
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+class Refused(NamedTuple):
+    """What a client is told of an adapter that cannot be loaded."""
+
+    message: str
+    code: str
+    status: int
+
+    def error(self) -> RequestError:
+        return RequestError(self.message, "model", self.code, self.status)
 
 
 def is_usable(name: str) -> bool:
@@ -48,7 +64,11 @@ class ServedAdapters:
         self._folder = None if settings.adapters is None else Path(settings.adapters)
         self._allowed = Allowed(settings)
         self._loaded = set(engine.config.adapters or {})
-        self._loading = threading.Lock()
+        self._readers = ThreadPoolExecutor(READERS, "sgl-adapters-asked")  # their own: whoever names adapters takes no thread of others
+        self._lock = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
+        self._reading: dict[str, Future[Refused | None]] = {}
+        self._refused: dict[str, tuple[Stamp, float, Refused]] = {}
 
     @property
     def possible(self) -> bool:
@@ -74,8 +94,8 @@ class ServedAdapters:
     async def ready(self) -> str | None:
         """The adapter of this request, which is loaded by now. Raises RequestError where it cannot be."""
         name = ADAPTER.get()
-        if name is not None and name not in self._loaded:
-            await asyncio.to_thread(self._load_asked, name)
+        if name is not None and name not in self._loaded and (refused := await asyncio.shield(asyncio.wrap_future(self._asked_for(name)))) is not None:
+            raise refused.error()
         return name
 
     def load(self, name: str, pin: bool = False) -> Any:
@@ -84,7 +104,7 @@ class ServedAdapters:
         if path is None:
             where = "this server was started without adapters=FOLDER" if self._folder is None else f"there are {listed(self._in_folder())}"
             raise RequestError(f"there is no adapter {name!r} to load; {where}", "name", "adapter_not_found", 404)
-        with self._loading:
+        with self._turn(name):
             return self._read(name, path, pin)
 
     def unload(self, name: str) -> None:
@@ -102,10 +122,13 @@ class ServedAdapters:
 
     def gone(self, name: str) -> RequestError:
         """It was unloaded since it was looked for."""
-        self._loaded.discard(name)
-        return RequestError(f"adapter {name!r} is not loaded any more; ask again", "model", "model_not_found", 404)
+        return self._gone(name).error()
 
     # inside
+
+    def _gone(self, name: str) -> Refused:
+        self._loaded.discard(name)
+        return Refused(f"adapter {name!r} is not loaded any more; ask again", "model_not_found", 404)
 
     def _read(self, name: str, path: Path, pin: bool) -> Any:
         info = self._engine.adapters.load(name, path, pin=pin)
@@ -127,19 +150,56 @@ class ServedAdapters:
         path = self._folder / name
         return path if (path / "adapter_config.json").is_file() else None
 
-    def _load_asked(self, name: str) -> None:
-        """For a client, who is told no paths."""
+    def _turn(self, name: str) -> threading.Lock:
+        """Held while it is read: nobody undoes what was pinned meanwhile."""
+        with self._lock:
+            return self._turns.setdefault(name, threading.Lock())
+
+    def _asked_for(self, name: str) -> Future[Refused | None]:
+        """Of many who ask at once the first has it read."""
+        with self._lock:
+            found = self._reading.get(name)
+            if found is None:
+                found = self._reading[name] = self._readers.submit(self._load_asked, name)
+                found.add_done_callback(lambda _: self._reading.pop(name, None))
+            return found
+
+    def _load_asked(self, name: str) -> Refused | None:
+        """For a client, who is told no paths. What cannot be used is not read again for every request."""
         try:
-            with self._loading:  # of many who ask at once the first reads it, and nobody undoes what was pinned meanwhile
+            with self._turn(name):
                 if name in self._known():
                     self._loaded.add(name)
                 elif (path := self._path(name)) is not None:
-                    self._read(name, path, False)
+                    return self._tried(name, path)
                 else:
-                    raise self.gone(name)
+                    return self._gone(name)
         except RuntimeFailure as error:
             log.error("adapter %r cannot be loaded: %s", name, error)
-            raise RequestError(f"adapter {name!r} is here and cannot be used; the server's log says why", "model", "adapter_unusable", 500) from error
+            return _unusable(name)
+        return None
+
+    def _tried(self, name: str, path: Path) -> Refused | None:
+        stamp, before = _stamp(path), self._refused.get(name)
+        if before is not None and before[0] == stamp and time.monotonic() < before[1]:
+            return before[2]
+        try:
+            self._read(name, path, False)
+            self._refused.pop(name, None)
+        except CheckpointError as error:
+            log.error("adapter %r cannot be loaded, and is not tried again within %g s unless its files change: %s", name, AGAIN, error)
+            self._refused[name] = stamp, time.monotonic() + AGAIN, _unusable(name)
+            return _unusable(name)
+        return None
+
+
+def _unusable(name: str) -> Refused:
+    return Refused(f"adapter {name!r} is here and cannot be used; the server's log says why", "adapter_unusable", 500)
+
+
+def _stamp(path: Path) -> Stamp:
+    """Of the files of an adapter: another one where these are others."""
+    return tuple((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in sorted(path.glob("adapter_*")))
 
 
 def listed(names: list[str]) -> str:

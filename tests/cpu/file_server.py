@@ -17,7 +17,7 @@ Hook = Callable[["Handler", str, bytes], bool]  # True: it answered, or closed t
 
 
 class FileServer(ThreadingHTTPServer):
-    """asked: "GET /path range" of each request.  hook: sees a request first.  ranges, tags: whether it answers them."""
+    """asked: "GET /path range" of each request.  hook: sees a request first.  ranges, tags: whether it answers them.  moved: an address to which it redirects everything."""
 
     daemon_threads = True
 
@@ -26,6 +26,7 @@ class FileServer(ThreadingHTTPServer):
         self.folder, self.asked, self.hook = folder, list[str](), lambda *_: False
         self.hook: Hook
         self.ranges = self.tags = True
+        self.moved = ""
 
     @property
     def url(self) -> str:
@@ -51,6 +52,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
         if self.path.startswith("/api/models/"):
             return self.send(200, json.dumps(self._told()).encode(), {"Content-Type": "application/json"})
+        if self.server.moved:
+            return self.send(302, b"", {"Location": f"{self.server.moved}{self.path}"})
         file = self.server.folder / re.sub(r"^/[^/]+/[^/]+/resolve/[^/]+/", "/", self.path).lstrip("/")
         if not file.is_file():
             return self.send(404, b"", {"X-Error-Code": "EntryNotFound"})

@@ -108,6 +108,21 @@ def test_what_a_config_asks_and_is_not_supported_is_refused_by_name(made, key, t
         reader.read(tmp_path / "it")
 
 
+@pytest.mark.parametrize("keys", [
+    {"lora_alpha": 10**400}, {"lora_alpha": 1e308}, {"lora_alpha": 3e38, "use_rslora": False}, {"alpha_pattern": {"down_proj": 1e200}},
+    {"alpha_pattern": {r"layers\.1\..*q_proj": 1e40}, "use_rslora": True},
+])  # fmt: skip
+def test_scales_that_no_step_could_be_computed_with_are_refused(made, keys, tmp_path):
+    _, reader, path, _ = made
+    shutil.copytree(path, tmp_path / "it")
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
+    tensors = load_file(path / "adapter_model.safetensors")
+    save_file(tensors | {name: torch.full_like(tensors[name], 64.0)}, tmp_path / "it" / "adapter_model.safetensors")
+    edit_json(tmp_path / "it" / "adapter_config.json", **keys)
+    with pytest.raises(CheckpointError, match=r"adapter_config.json.*(lora_alpha|alpha_pattern)"):
+        reader.read(tmp_path / "it")
+
+
 def test_keys_that_say_nothing_are_passed_over(made, tmp_path):
     _, reader, path, _ = made
     shutil.copytree(path, tmp_path / "it")

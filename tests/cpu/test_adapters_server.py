@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.params import SamplingParams
 from sgl.runtime.server.adapters import ServedAdapters, is_usable
 from sgl.runtime.server.caller import ADAPTER
+from sgl.runtime.server.errors import RequestError
 from sgl.runtime.server.settings import ServerSettings
 
 PROMPT = "Say what the weather is like: "
@@ -246,3 +248,34 @@ def test_many_who_ask_at_once_have_it_read_once(engine, folder, pinned, monkeypa
     monkeypatch.setattr(kind, "load", slow)
     assert set(asyncio.run(wanted())) == {"sql"} and reads == [pinned]
     assert [info.pinned for info in engine.adapters.list() if info.name == "sql"] == [pinned]
+
+
+def test_what_cannot_be_used_is_not_read_for_every_request(engine, folder, monkeypatch):
+    """Until its files are others; meanwhile others load theirs."""
+    served, kind, reads, gate = ServedAdapters(engine, ServerSettings(adapters=str(folder))), type(engine.adapters), [], threading.Event()
+    real = kind.load
+
+    def counted(self, name, path, pin=False):
+        reads.append(name)
+        if name == "broken":
+            gate.wait(60)
+        return real(self, name, path, pin=pin)
+
+    async def ready(name: str) -> object:
+        ADAPTER.set(name)
+        try:
+            return await served.ready()
+        except RequestError as error:
+            return error.code
+
+    async def several() -> list[object]:
+        waiting = [asyncio.create_task(ready("broken")) for _ in range(8)]
+        found = [await asyncio.create_task(ready("law"))]
+        gate.set()
+        return found + [await task for task in waiting] + [await asyncio.create_task(ready("broken"))]
+
+    monkeypatch.setattr(kind, "load", counted)
+    assert asyncio.run(several()) == ["law", *["adapter_unusable"] * 9] and sorted(reads) == ["broken", "law"]
+    weights = folder / "broken" / "adapter_model.safetensors"
+    weights.write_bytes(b"no tensors either")
+    assert asyncio.run(ready("broken")) == "adapter_unusable" and reads.count("broken") == 2

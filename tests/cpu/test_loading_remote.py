@@ -262,3 +262,47 @@ def test_the_header_is_checked_as_that_of_a_file(store: FileServer, twins: list[
 def test_what_transformers_computes_is_no_stream(store: FileServer) -> None:
     with fails(ConfigError, "download the model"):
         Engine(f"{store.url}/tiny", implementation="transformers")
+
+
+def test_a_folder_causes_no_request(store: FileServer, twins: list[Path], tmp_path: Path) -> None:
+    """Whatever it holds: only what was fetched for this user, and lies where it was put, is read from elsewhere."""
+    made = resolve_model(f"{store.url}/tiny")
+    copied = Path(shutil.copytree(made, tmp_path / "a" / "remote" / "key" / "tiny"))
+    shutil.copytree(made, tmp_path / "cache" / "deeper" / "remote" / "key" / "tiny")
+    (tmp_path / "beside").mkdir()
+    whole = Path(shutil.copytree(twins[0], tmp_path / "beside" / "whole"))
+    shutil.copy(made / "remote.json", whole)
+    store.asked.clear()
+    for folder in (copied, tmp_path / "cache" / "deeper" / "remote" / "key" / "tiny"):
+        with fails(CheckpointError, "lacks the weights|is missing|names"):
+            load_model(folder)
+        assert not survey(folder, EngineConfig()).loads
+    load_model(whole)
+    assert survey(whole, EngineConfig()).loads and not store.asked
+    load_model(made)
+    assert store.asked
+
+
+@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..\\x.safetensors", "config.json"])
+def test_names_stay_in_their_folder(store: FileServer, name: str) -> None:
+    made = resolve_model(f"{store.url}/tiny")
+    told = json.loads((made / "remote.json").read_text())
+    (made / "remote.json").write_text(json.dumps({**told, "weights": {name: [10, ""]}}))
+    store.asked.clear()
+    with fails(CheckpointError, "remote.json is damaged.*is no name of a file"):
+        load_model(made)
+    assert not store.asked
+
+
+def test_a_redirect_to_an_address_that_the_user_did_not_name(store: FileServer, tmp_path: Path) -> None:
+    with served(store.folder) as other:
+        store.moved = other.url
+        with fails(CheckpointError, rf"{store.url}/tiny redirects to {other.url}/tiny/\S+, which is not public \(127.0.0.1\): that is not followed; give this address yourself"):
+            resolve_model(f"{store.url}/tiny")
+        assert not other.asked
+        store.moved = ""
+        path = resolve_model(f"{store.url}/tiny")
+        store.moved = other.url
+        with fails(CheckpointError, "is not followed"):
+            load_model(path)
+        assert not other.asked

@@ -4,7 +4,8 @@
         config.json, tokenizer.json ...
         remote.json                   {"url": ..., "weights": {"model.safetensors": [size, tag], ...}}
 
-KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here.
+KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here. Anywhere else a remote.json
+means nothing: what a folder holds causes no request.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
-from ..choosing import INDEX, WEIGHTS, weight_names
+from ...models.fields import shown
+from ..choosing import INDEX, WEIGHTS, is_beside, weight_names
 from ..header import header_of
 from ..objects import read_json
 from .source import RangeSource
@@ -41,13 +43,16 @@ def fetch_model(url: str) -> Path:
     found = store.find([*SMALL, WEIGHTS])
     if "config.json" not in found:
         raise CheckpointError(f"{store.url}/config.json is missing; the URL must be that of a folder in Hugging Face format, its weights in safetensors")
-    cache = Path(os.environ.get("SGL_CACHE") or "~/.cache/sgl").expanduser() / "remote"
-    cache.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix="new-", dir=cache))  # for this user alone: the URL may hold a password
+    _cache().mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=_cache()))  # for this user alone: the URL may hold a password
     try:
         return _fetched(store, url, found, new)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("SGL_CACHE") or "~/.cache/sgl").expanduser() / "remote"
 
 
 def _fetched(store: Store, url: str, found: dict[str, File], new: Path) -> Path:
@@ -96,7 +101,9 @@ def _weights(store: Store, folder: Path, found: dict[str, File]) -> dict[str, Fi
 
 
 def is_remote(path: Path) -> bool:
-    return (path / REMOTE).is_file()
+    """Whether `fetch_model` made it, for this user: a folder of the cache."""
+    mark = path / REMOTE
+    return mark.is_file() and path.resolve().parent.parent == _cache().resolve() and mark.stat().st_uid == os.getuid()
 
 
 def remote_sources(path: Path) -> list[RangeSource]:
@@ -104,8 +111,10 @@ def remote_sources(path: Path) -> list[RangeSource]:
     said = read_json(path / REMOTE, MOST_SMALL)
     try:
         url, files = str(said["url"]), {str(name): File(int(size), str(tag)) for name, (size, tag) in said["weights"].items()}
+        if strange := next((name for name in files if not is_beside(name, ".safetensors")), None):
+            raise ValueError(f"{shown(strange)} is no name of a file")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path / REMOTE} is damaged; remove its folder and open the model again") from error
+        raise CheckpointError(f"{path / REMOTE} is damaged ({error}); remove its folder and open the model again") from error
     store = open_store(url)
     return [_source(store, name, file) for name, file in files.items()]
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from ...errors import CheckpointError
+from .redirects import require_allowed
 from .store import LONGEST, SECONDS, File, again, changed, lost, shown_url
 
 AT_A_TIME = 8  # files that are looked for
@@ -19,9 +20,10 @@ PLAIN = {"Accept-Encoding": "identity"}  # ranges count the bytes of the file
 
 class HttpStore:
     def __init__(self, url: str) -> None:
-        self.url, self._base = shown_url(url), url
+        self.url, self._base, first = shown_url(url), url, httpx.URL(url)
         limits = httpx.Limits(max_connections=2 * AT_A_TIME, max_keepalive_connections=2 * AT_A_TIME)
-        self._client = httpx.Client(timeout=SECONDS, follow_redirects=True, limits=limits, headers=PLAIN)
+        hooks = {"request": [lambda request: require_allowed(first, request.url)]}  # of each redirect too
+        self._client = httpx.Client(timeout=SECONDS, follow_redirects=True, limits=limits, headers=PLAIN, event_hooks=hooks)
 
     def find(self, wanted: Iterable[str]) -> dict[str, File]:
         names = list(wanted)
