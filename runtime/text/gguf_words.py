@@ -7,6 +7,7 @@ published pattern takes time that grows with the square of a run of digits or sp
 from __future__ import annotations
 
 import difflib
+import logging
 from typing import Any, NamedTuple
 
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -14,6 +15,8 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from sgl.runtime.errors import ConfigError
 
 from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES
+
+log = logging.getLogger("sgl.runtime")
 
 
 class Words(NamedTuple):
@@ -150,6 +153,8 @@ REFUSED = {"whitespace": "it is that of an encoder (jina-embeddings-v2-base-zh),
 
 def words_of(name: Any, where: str) -> Words:
     """Raises ConfigError for a name that is missing or unknown: cutting otherwise costs quality without a sign."""
+    if name == "default":
+        log.warning("%s: tokenizer.ggml.pre='default' is the way of files whose converter did not know the tokenizer; texts may be cut wrongly", where)
     if name in WORDS:
         return WORDS[name]
     if name in REFUSED:
