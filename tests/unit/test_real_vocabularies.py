@@ -7,6 +7,7 @@ keeps "the original regex from tokenizer.json" beside its own, the original coun
 from __future__ import annotations
 
 import ast
+import hashlib
 import math
 import random
 import re
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import regex
-from registry_files import LLAMA_CPP, unpacked, vocabularies
+from registry_files import LLAMA_CPP, SMOLLM2, unpacked, vocabularies
 from tokenizers.pre_tokenizers import ByteLevel
 
 from sgl.runtime.errors import ConfigError
@@ -28,6 +29,7 @@ from sgl.runtime.text.gguf_words import REFUSED, WORDS, normalizer, pre_tokenize
 PARTED = "\n__ggml_vocab_test__\n"
 TESTED = ("command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")
 COMPOSED = {"qwen35": (46, 47, 48)}  # lines where llama.cpp does not compose (NFC) and transformers' own class does
+HASHED_AS = {"mpt": "olmo", "qwen35": "qwen2", "gemma-4": "granite-embed-multi-311m", "llama-spm": None, "phi-3": None}  # the same ids; none for SPM
 WITHOUT_NAME = {"aquila": "gpt-2", "gpt-neox": "mpt"}  # files from before the key tokenizer.ggml.pre, and how they cut
 PARTS = [
     *"abcXYZ019 .,'\"\n\t-_/(|!é中文日本ßÄД½٣", "'s", "'LL", "  ", "   ", "\r\n", " the", "Hello", "camelCase", "ÀÉ", "123456", "12345678", "1234567x", "x", "。", "ไทย",
@@ -65,6 +67,27 @@ def test_ids_are_those_of_the_vocabularys_own_test(name: str) -> None:
             wrong.append(number)
         assert ours.decode(ours.encode(text).tolist(), False) == (normalized(name, text))
     assert tuple(wrong) == COMPOSED.get(name, ())
+    assert hashed(ours.encode(long_text(), special_prefix=True).tolist()) == HASHED_AS.get(name, name)
+
+
+def hashed(ids: list[int]) -> str | None:
+    """The name that llama.cpp's converter gives a tokenizer: by a hash of what transformers makes of one long text."""
+    return dict(re.findall(r'if chkhsh == "([0-9a-f]{64})":\n(?:\s*#.*\n)*\s*res = "([^"]+)"', converter())).get(
+        hashlib.sha256(str(ids).encode()).hexdigest()
+    )
+
+
+def converter() -> str:
+    return (unpacked(LLAMA_CPP) / "llama_cpp_python-0.3.36/vendor/llama.cpp/conversion/base.py").read_text(encoding="utf-8")
+
+
+def long_text() -> str:
+    return ast.literal_eval(re.search(r"chktxt = ('.*')", converter())[1])  # type: ignore[index]
+
+
+def test_ids_of_smollm2_are_those_of_transformers() -> None:
+    ours = gguf_tokenizer(read_parts(next(unpacked(SMOLLM2).rglob("*.gguf")))[0].metadata, "SmolLM2")
+    assert hashed(ours.encode(long_text(), special_prefix=True).tolist()) == "smollm"
 
 
 def normalized(name: str, text: str) -> str:
