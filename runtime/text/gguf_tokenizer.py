@@ -28,9 +28,14 @@ BEGIN = "tokenizer.ggml."
 TEMPLATE, WHOLE = "tokenizer.chat_template", "tokenizer.huggingface.json"
 NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 ENDS = ("eos", "eot", "eom")
-ENDINGS = frozenset({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"})  # control tokens that end a text
+ENDINGS = frozenset({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|eom_id|>"})  # control tokens that end a text
+HARMONY = frozenset({"<|return|>", "<|call|>"})  # gpt-oss: <|end|> ends a channel there, not the text
 ADDED = (Kind.CONTROL, Kind.UNKNOWN, Kind.USER)
 KEPT = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3 that leave the spaces behind them
+OTHERS = {
+    "bert": "WordPiece, of encoders", "t5": "unigram, of encoders and encoder-decoders", "rwkv": "RWKV's own", "plamo2": "PLaMo 2's own",
+    "hybriddna": "of DNA models", "whitespace": "of an encoder", "no_vocab": "no tokenizer", "none": "no tokenizer",
+}  # fmt: skip
 REMEDY = "take another GGUF file of this model, or its safetensors checkpoint"
 
 
@@ -62,12 +67,13 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenFiles:
     kind = keys.one("model", str)
     if (saved := metadata.get(WHOLE)) is not None:
         backend = _saved(saved, where)
-    elif kind == "gpt2":
-        backend = _byte_level(keys)
+    elif kind in ("gpt2", "gemma4"):
+        backend = _by_merges(keys, "gemma4" if kind == "gemma4" else keys.one("pre", str))
     elif kind == "llama":
         backend = _sentencepiece(keys)
     else:
-        raise ConfigError(f"{where}: tokenizer.ggml.model={str(kind)[:80]!r} is not supported; supported are gpt2 and llama: {REMEDY}")
+        what = f" ({OTHERS[kind]})" if kind in OTHERS else ""
+        raise ConfigError(f"{where}: tokenizer.ggml.model={str(kind)[:80]!r}{what} is not supported; supported are gpt2, llama and gemma4: {REMEDY}")
     config: dict[str, Any] = {ours: token for name, ours in NAMED.items() if (token := keys.token(name)) is not None}
     return TokenFiles(backend, config | _templates(metadata, where))
 
@@ -76,8 +82,9 @@ def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
     """Any of these ends a text: the file does not keep a list, so control tokens that are spelled as such count too."""
     keys = _Keys(metadata, where)
     named = [index for name in ENDS if (index := keys.index(name)) is not None]
-    spelled = [i for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True)) if kind == Kind.CONTROL and token in ENDINGS]
-    return list(dict.fromkeys(named + spelled))
+    control = {token: i for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True)) if kind == Kind.CONTROL}
+    endings = ENDINGS - {"<|end|>"} | HARMONY if control.keys() >= HARMONY else ENDINGS
+    return list(dict.fromkeys(named + [i for token, i in control.items() if token in endings]))
 
 
 class _Keys:
@@ -130,29 +137,42 @@ class _Keys:
         found = self.index(name)
         return None if found is None else self.tokens[found]
 
-    def bos(self, default: bool) -> tuple[str, ...]:
-        """What comes before every text."""
+    def bos(self, default: bool, always: bool = False) -> tuple[str, ...]:
+        """What comes before every text. default: where the file does not say. always: whatever the file says."""
         said, token = self.one("add_bos_token", bool), self.token("bos")
-        return (token,) if token is not None and (default if said is None else said) else ()
+        return (token,) if token is not None and (always or (default if said is None else said)) else ()
 
 
-# byte-level
+# merges that are listed
 
 
-def _byte_level(keys: _Keys) -> Backend:
-    words, pieces = words_of(keys.one("pre", str), keys.where), keys.pieces()
+def _by_merges(keys: _Keys, pre: str | None) -> Backend:
+    words, pieces = words_of(pre, keys.where), keys.pieces()
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     _require_once(vocab, pieces, keys.where)
-    merges = [_pair(merge, keys.where) for merge in keys.all("merges", str) or ()]
+    if (merges := keys.all("merges", str)) is None:
+        raise ConfigError(f"{keys.where}: there is no key {BEGIN}merges, so words would fall apart into single bytes; {REMEDY}")
+    options = _of_escaped(keys, pieces) if words.escaped else {}
     try:
-        backend = Backend(models.BPE(vocab, merges, ignore_merges=words.whole))
+        backend = Backend(models.BPE(vocab, [_pair(merge, keys.where) for merge in merges], ignore_merges=words.whole, **options))
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"{keys.where}: the tokenizers library does not take its merges ({brief(error)}); {REMEDY}") from None
     backend.normalizer, backend.pre_tokenizer = normalizer(words), pre_tokenizer(words)
-    backend.decoder, backend.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
+    if words.escaped:
+        backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        backend.decoder, backend.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
     backend.add_tokens(list(_added(pieces, keys.where)))
-    put_before(backend, keys.bos(words.bos))
+    put_before(backend, keys.bos(words.bos, always=words.bos and words.escaped))  # early files of Gemma 4 say no, the model needs it
     return backend
+
+
+def _of_escaped(keys: _Keys, pieces: list[Piece]) -> dict[str, Any]:
+    """Characters that are no tokens become those of their bytes, else the unknown token."""
+    unknown = keys.token("unknown") or next((piece.text for piece in pieces if piece.kind == Kind.UNKNOWN), None)
+    return {"unk_token": unknown, "fuse_unk": True, "byte_fallback": any(piece.kind == Kind.BYTE for piece in pieces)}
 
 
 def _pair(merge: str, where: str) -> tuple[str, str]:

@@ -34,6 +34,13 @@ O200K = (
 )
 ADDED = (AddedToken("<tool>", normalized=False), AddedToken("    ", normalized=False))
 DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), kinds.byte_level()])
+FALCON = pre_tokenizers.Sequence([
+    pre_tokenizers.Punctuation("contiguous"), kinds.byte_level(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
+])  # fmt: skip
+CODER = pre_tokenizers.Sequence([
+    *(pre_tokenizers.Split(Regex(each), "isolated") for each in (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")),
+    pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+])  # fmt: skip
 TWINS: dict[str, Backend] = {
     "gpt-2": kinds.bpe(kinds.byte_level(), added=ADDED),
     "llama-bpe": kinds.bpe(kinds.words(kinds.LLAMA3), post=kinds.BOS_LAST, added=ADDED, ignore_merges=True),
@@ -43,6 +50,10 @@ TWINS: dict[str, Backend] = {
     "gpt-4o": kinds.bpe(kinds.words(O200K)),
     "smollm": kinds.bpe(DIGITS),
     "command-r": kinds.bpe(DIGITS, normalizers.NFC()),
+    "glm4": kinds.bpe(kinds.words(kinds.LLAMA3), ignore_merges=True, added=ADDED),
+    "mpt": kinds.bpe(kinds.byte_level(), normalizers.NFC()),
+    "falcon": kinds.bpe(FALCON),
+    "deepseek-coder": kinds.bpe(CODER),
 }
 PARTS = [*"abcXYZ019 .,'\"\n\t  éßÄ日本👍́", "'s", "'LL", "  ", " the", "Hello", "naïve", "123456", "\r\n", "<|im", "_", "e\u0301"]
 
@@ -94,11 +105,36 @@ def test_each_name_cuts_in_its_own_way() -> None:
     """Names that share nothing are not mixed up: what they make of a text that tells them apart."""
     text = "HelloWorld's 12345 don'T  e\u0301"
     cuts = {pre: tuple(word for word, _ in pre_tokenizer(WORDS[pre]).pre_tokenize_str(text)) for pre in TWINS | {"deepseek-v3": None}}
-    assert len(set(cuts.values())) == 7  # qwen2 and deepseek-r1-qwen, smollm and command-r cut alike
-    for pre in WORDS:
+    assert len(set(cuts.values())) == 9  # qwen2 and deepseek-r1-qwen, smollm and command-r, gpt-2 and mpt, llama-bpe and glm4 cut alike
+    for pre in (pre for pre, words in WORDS.items() if not words.escaped):
         tokenizer = gguf_tokenizer(byte_level_keys(TWINS["gpt-2"], pre), "m")
         plain = tokenizer.decode(tokenizer.encode(text).tolist())
         assert plain in (text, text.replace("e\u0301", "é"))
+
+
+def test_a_word_that_is_a_token_stays_whole_where_the_name_says_so() -> None:
+    """No merge leads to abc: "glm4" takes it as it is, "chatglm-bpe" does not."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "bc", "abc"]
+    keys = {"model": "gpt2", "tokens": tokens, "token_type": [NORMAL] * len(tokens), "merges": ["a b", "b c"]}
+    found = {}
+    for pre in ("glm4", "glm5", "chatglm-bpe"):
+        ours = gguf_tokenizer({f"{BEGIN}{name}": value for name, value in (keys | {"pre": pre}).items()}, "m")
+        found[pre] = [tokens[i] for i in ours.encode("abc").tolist()]
+    assert found == {"glm4": ["abc"], "glm5": ["abc"], "chatglm-bpe": ["ab", "c"]}
+
+
+@pytest.mark.parametrize("how", [{"model": "gemma4"}, {"model": "gpt2", "pre": "gemma4"}])
+def test_merges_of_escaped_text(how: dict[str, str]) -> None:
+    """Gemma 4: spaces are ▁, other characters stand for themselves, and what is no token is written in bytes."""
+    tokens = ["<unk>", "<bos>", "<eos>", *(f"<0x{i:02X}>" for i in range(256)), *"▁abé\n", "▁a", "ab", "▁ab", "\n\n", "<tool>"]
+    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * 9, USER]
+    keys = how | {"tokens": tokens, "token_type": types, "merges": ["a b", "▁ ab", "▁ a", "\n \n"], "bos_token_id": 1, "unknown_token_id": 0}
+    keys |= {"add_bos_token": False}  # as early files say, which the model cannot do without
+    ours = gguf_tokenizer({f"{BEGIN}{name}": value for name, value in keys.items()}, "m")
+    text = "ab ab a\n\né本<tool>b"
+    expected = ["ab", "▁ab", "▁a", "\n\n", "é", "<0xE6>", "<0x9C>", "<0xAC>", "<tool>", "b"]
+    assert [tokens[i] for i in ours.encode(text).tolist()] == expected
+    assert ours.decode(ours.encode(text).tolist(), False) == text and ours.prefix_ids == (1,)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -169,6 +205,9 @@ def test_what_ends_a_text() -> None:
     assert gguf_tokenizer(keys, "m").eos_ids == (2, 4, 6, 5)
     plain = keys | {f"{BEGIN}token_type": [NORMAL] * len(keys[f"{BEGIN}tokens"])}
     assert end_ids(plain, "m") == [2, 4, 6]
+    harmony = [*keys[f"{BEGIN}tokens"][:-3], "<|end|>", "<|return|>", "<|call|>"]  # gpt-oss: <|end|> ends a channel
+    keys |= {f"{BEGIN}tokens": harmony, f"{BEGIN}token_type": [NORMAL] * (len(harmony) - 3) + [CONTROL] * 3}
+    assert end_ids(keys, "m") == [2, 4, 6, len(harmony) - 2, len(harmony) - 1]
 
 
 def test_chat_templates_and_names_reach_the_tokenizer() -> None:
@@ -188,9 +227,11 @@ def test_chat_templates_and_names_reach_the_tokenizer() -> None:
     ("changes", "said"),
     [
         ({"pre": None}, "there is no key tokenizer.ggml.pre, so .*; take a newer GGUF file of this model"),
-        ({"pre": "default"}, "tokenizer.ggml.pre='default' is not known"),
-        ({"pre": "superbpe"}, "tokenizer.ggml.pre='superbpe' is not known.* Known are llama-bpe"),
-        ({"model": "t5"}, "tokenizer.ggml.model='t5' is not supported"),
+        ({"pre": "qwen-2"}, r"tokenizer.ggml.pre='qwen-2' is not known.* \(nearest known: 'qwen2'\).* Known are llama-bpe"),
+        ({"pre": "whitespace"}, "tokenizer.ggml.pre='whitespace' is not supported: it is that of an encoder"),
+        ({"model": "t5"}, r"tokenizer.ggml.model='t5' \(unigram, .*\) is not supported; supported are gpt2, llama and gemma4"),
+        ({"model": "bert"}, r"tokenizer.ggml.model='bert' \(WordPiece, of encoders\) is not supported"),
+        ({"merges": None}, "there is no key tokenizer.ggml.merges"),
         ({"model": None}, "tokenizer.ggml.model='None'"),
         ({"model": 5}, "'tokenizer.ggml.model' must be str, not 5"),
         ({"tokens": None}, "0 tokens"),
@@ -231,5 +272,5 @@ def test_patterns_are_the_published_ones() -> None:
     """As the tokenizer.json files of these families have them."""
     assert WORDS["llama-bpe"].patterns == (kinds.LLAMA3,) and WORDS["qwen2"].patterns == (QWEN,)
     assert WORDS["tekken"].patterns == (TEKKEN,) and WORDS["gpt-4o"].patterns == (O200K,)
-    assert all(Regex(pattern) for words in WORDS.values() for pattern in words.patterns)
+    assert all(pre_tokenizer(words).pre_tokenize_str("a") for words in WORDS.values())
     assert isinstance(gguf_tokenizer(byte_level_keys(TWINS["gpt-2"], "deepseek-v3"), "m"), Tokenizer)
