@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sgl.grammars import errors
 from sgl.grammars.algebra.parts import Subset
 
 NOBODY = 0
@@ -106,33 +105,44 @@ class Lost(NamedTuple):
 
 
 class Told(NamedTuple):
-    """An error as it travels."""
+    """An error as it travels: its class by reference, what it says and what it holds."""
 
-    name: str
+    kind: type[BaseException]
     arguments: tuple[Any, ...]
     attributes: dict[str, Any]
 
     @classmethod
     def of(cls, error: BaseException) -> Told:
-        known = getattr(errors, type(error).__name__, None) or getattr(builtins, type(error).__name__, None)
-        if known is type(error) and _travels(error):
-            return cls(type(error).__name__, error.args, dict(vars(error)))
-        return cls("RuntimeError", (f"{type(error).__name__}: {error}",), {})
+        """One that can be sent. Of an error that cannot, the nearest of its base classes with the same text."""
+        arguments = error.__reduce__()[1] if _is_builtin(type(error)) else error.args
+        told = cls(type(error), arguments, dict(vars(error)))
+        if told._travels():
+            return told
+        text = f"{type(error).__name__}: {error}"
+        plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
+        bases = (base for base in type(error).__mro__[1:] if base not in (Exception, BaseException, object))
+        named = (cls(base, (text,), plain) for base in bases)
+        return next((one for one in named if one._travels()), cls(RuntimeError, (text,), {}))
 
     def error(self) -> BaseException:
-        kind = getattr(errors, self.name, None) or getattr(builtins, self.name)
-        made = kind.__new__(kind, *self.arguments)
-        made.args = self.arguments
+        if _is_builtin(self.kind):
+            made = self.kind(*self.arguments)  # OSError and others keep their arguments outside `args`
+        else:
+            made = self.kind.__new__(self.kind, *self.arguments)
+            made.args = self.arguments
         made.__dict__.update(self.attributes)
         return made
 
+    def _travels(self) -> bool:
+        try:
+            again = pickle.loads(pickle.dumps(self)).error()
+        except Exception:  # whatever holds it may do anything
+            return False
+        return isinstance(again, self.kind)
 
-def _travels(error: BaseException) -> bool:
-    try:
-        pickle.dumps((error.args, vars(error)))
-    except Exception:  # whatever holds it may do anything
-        return False
-    return True
+
+def _is_builtin(kind: type[BaseException]) -> bool:
+    return kind.__module__ == builtins.__name__
 
 
 class Unsent(Exception):

@@ -211,7 +211,7 @@ class _Builder:
     def _shape(self, shape: Shape, places: Where, index: int) -> Expr:
         if shape.values is not None:
             unlisted = replace(shape, values=None)
-            return self.listed([v for v in shape.values if self._resolver.admits(v, unlisted)])
+            return self.listed([v for v in shape.listed() if self._resolver.admits(v, unlisted)])
         found: list[Expr] = [Literal(b"null")] if shape.null else []
         found += [Literal(json.dumps(b).encode()) for b in sorted(shape.booleans)]
         if shape.numbers is not None:

@@ -1,7 +1,7 @@
 """`contentEncoding` and `contentMediaType`: strings that hold bytes in ASCII, and strings that hold JSON.
 
 From draft 2019-09 on they are annotations; draft 7 lets them be checked. So the option `content` is "draft" unless one
-says otherwise.
+says otherwise. A schema may ask for it itself: with `"x-content": "enforced"` at its root.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sgl.grammars.schema.json_text import encode_chars
 from sgl.grammars.schema.options import SchemaOptions
 from sgl.grammars.schema.rewriting import Rewriting
 
+ASKED = "x-content"  # "enforced" at a schema's root: the contents of its texts are restricted whatever its draft is
 KEYWORDS = ("contentEncoding", "contentMediaType", "contentSchema")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 _64, _URL, _32, _16 = "[A-Za-z0-9+/]", "[A-Za-z0-9_-]", "[A-Z2-7]", "[0-9A-F]"
@@ -44,11 +45,12 @@ _SAME = {"hex": "base16", "base64-url": "base64url"}
 
 
 def settled(options: SchemaOptions, schema: Any) -> SchemaOptions:
-    """The options with `content` either "enforced" or "annotation", as a schema's draft says."""
+    """The options with `content` either "enforced" or "annotation", as a schema itself or its draft says."""
     if options.content != "draft":
         return options
-    of_7 = isinstance(schema, Mapping) and "draft-07" in str(schema.get("$schema", ""))
-    return replace(options, content="enforced" if of_7 else "annotation")
+    asked = schema if isinstance(schema, Mapping) else {}
+    enforced = asked.get(ASKED) == "enforced" or "draft-07" in str(asked.get("$schema", ""))
+    return replace(options, content="enforced" if enforced else "annotation")
 
 
 def encoding_of(schema: Mapping[str, Any], place: str) -> str:

@@ -115,7 +115,7 @@ class Judge:
     def few(self, shape: Shape) -> list[Any] | None:
         """The values of a shape where they are few: those that it lists, null, booleans, a short range of integers."""
         if shape.values is not None:
-            return [v for v in shape.values if self.fits(v, shape)]
+            return [v for v in shape.listed() if self.fits(v, shape)]
         if (shape.strings and not _no_string(shape.strings)) or (shape.objects and not self._no_object(shape.objects, 0)):
             return None
         if shape.arrays and not self._no_array(shape.arrays, 0):

@@ -233,7 +233,7 @@ def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: boo
         value: what to spell.
         blanks: whitespace between tokens.
         any_order: whether the members of objects may come in any order.
-        plain: whether a whole number is spelled without `.0`.
+        plain: whether an integer is spelled without `.0`.
         marked: whether arrays and objects have the marks of what is remembered.
     """
     if isinstance(value, str):
@@ -270,11 +270,11 @@ def _is_utf8(text: str) -> bool:
 
 
 def _spellings(number: float, plain: bool) -> set[str]:
-    """What `json.dumps` writes for the integer and for the double that are equal to a number."""
+    """What `json.dumps` writes for the integer and for the double that are equal to a number; with `plain` an integer has one spelling."""
     if number != number // 1:
         return {json.dumps(number)}
     found = {str(int(number))}
-    if not plain and abs(number) <= _LARGEST and float(number) == number:
+    if not (plain and isinstance(number, int)) and abs(number) <= _LARGEST and float(number) == number:
         found |= {json.dumps(float(number))} | ({"-0.0"} if number == 0 else set())
     return found
 

@@ -15,7 +15,7 @@ from sgl.grammars.schema.resources import resources_of
 _CHOICES = {
     "whitespace": tuple(WHITESPACE),
     "order": ("schema", "any"),
-    "integers": ("json", "plain"),
+    "integers": ("plain", "json"),
     "formats": ("enforced", "annotation"),
     "content": ("draft", "enforced", "annotation"),
 }
@@ -33,7 +33,8 @@ class SchemaOptions:
             mention others, as the specification says.
         order: "schema" (the order of `properties`, then other names; any order if several schemas apply to one
             object) or "any".
-        integers: "json" (`1`, `1.0` and, from 10**16 on, `1e+16`) or "plain" (`1`).
+        integers: "plain" (whole numbers of the type integer are digits, `1`) or "json" (also `1.0` and, from 10**16 on,
+            `1e+16`, which JSON Schema takes for integers and many readers do not).
         digits: the most digits before and after a number's point (at most four in its exponent), and in the numbers of a
             format (at most twelve after a second); more if the number's bounds need more. None: no limit.
         ascii: True writes characters beyond ASCII only as escapes.
@@ -47,7 +48,7 @@ class SchemaOptions:
     whitespace: str = "default"
     additional_properties: bool = True
     order: str = "schema"
-    integers: str = "json"
+    integers: str = "plain"
     digits: int | None = DIGITS
     ascii: bool = False
     formats: str = "enforced"

@@ -174,7 +174,7 @@ class Resolver:
         if shape.strings and any(generated(language) is not language for language in shape.strings.languages):
             return shape
         unlisted = replace(shape, values=None)
-        return Shape(values=tuple(v for v in shape.values if self._judge.fits(v, unlisted)))
+        return Shape(values=tuple(v for v in shape.listed() if self._judge.fits(v, unlisted)))
 
     def _evaluated(self, found: Shapes, schema: Schema, place: str) -> Shapes:
         """What was not spoken of satisfies `unevaluatedProperties` and `unevaluatedItems`."""

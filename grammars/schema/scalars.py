@@ -34,7 +34,7 @@ _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
 def number_expr(numbers: Numbers, plain: bool = False, digits: int | None = None) -> Expr:
-    """JSON numbers between bounds, divisible as asked; with `plain` integers have no `.0` after them.
+    """JSON numbers between bounds, divisible as asked; with `plain` integers are digits alone.
 
     digits: at most so many before and behind the point, None for any number; see `bounded`.
 

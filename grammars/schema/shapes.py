@@ -247,6 +247,11 @@ class Shape:
             arrays=None if arrays is None else arrays.unspoken(),
         )
 
+    def listed(self) -> list[Any]:
+        """The values that it lists; those of an integer as integers, however the schema writes them."""
+        whole = self.numbers is not None and self.numbers.integer
+        return [int(v) if whole and isinstance(v, float) and v == v // 1 else v for v in self.values or ()]
+
     def only_lists(self) -> bool:
         """Whether its values say it all."""
         kinds = (self.numbers, self.strings, self.arrays, self.objects)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sampling.options import SamplingOptions
 from .constraint import constrained, type_name
+from .decimals import marked, unmarked, with_all_digits
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -21,14 +22,23 @@ class JsonReading:
     """JSON in the schema of a type. `adapter` is pydantic's TypeAdapter of it, `schema` a dict."""
 
     def __init__(self, kind: Any) -> None:
-        from .schema import adapter_of, schema_of
+        from .schema import adapter_of
 
         self.kind = kind
         self.adapter = adapter_of(kind)
-        self.schema = schema_of(self.adapter, kind)
+        self._make()
+
+    def _make(self) -> None:
+        from .schema import marked_schema_of
+
+        self._marked, self._timely = marked_schema_of(self.adapter, self.kind)
+        self._decimals = marked(self._marked)
+        self.schema = unmarked(self._marked)
         self._text = json.dumps(self.schema, ensure_ascii=False)
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
+        if self._timely:
+            self._make()
         return constrained(options, backend, self.kind, {"json_schema": self._text})
 
     def read(self, text: str, backend: Backend) -> Any:
@@ -41,6 +51,8 @@ class JsonReading:
             raise ValueError(message) from error
 
     def _value(self, text: str) -> Any:
+        if self._decimals:
+            text = with_all_digits(text, self._marked)
         try:
             return self.adapter.validate_json(text)
         except ValueError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
@@ -11,29 +10,64 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
+from . import networks
+from .checks import bounds_values, checked
 from .constraint import type_name
+from .decimals import unmarked
+from .hashing import distinct, followed, hashable
+from .keys import names_of
+from .scalars import ScalarSchema, text, with_patterns
 from .typed_dicts import modern
+from .unwritable import Unwritable
 
 Schema = dict[str, Any]
+CONTENT = "x-content"  # the keyword that asks for enforced contents of texts
 
-_LARGEST = (
-    1e30  # of numbers that must be finite; at the bounds of doubles their grammar would be slow to compile
-)
-
-_DATE = (
-    r"(?:(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])"
-    r"|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
-    r"|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
-)
-_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?"
-_ZONE = r"(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?"
-_SECONDS = r"\d{1,6}(?:\.\d{1,6})?S"
-_HOURS = rf"T(?:\d{{1,6}}H(?:\d{{1,6}}M)?(?:{_SECONDS})?|\d{{1,6}}M(?:{_SECONDS})?|{_SECONDS})"
-_DURATION = rf"-?P(?:(?:\d{{1,6}}Y(?:\d{{1,6}}D)?|\d{{1,6}}D)(?:{_HOURS})?|{_HOURS})"
+_ADDRESSES = {
+    "ipv4network": networks.ipv4_network,
+    "ipv4interface": networks.ipv4_interface,
+    "ipv6network": networks.ipv6_network,
+    "ipv6interface": networks.ipv6_interface,
+    "ipvanyaddress": lambda: f"{networks.IPV4}|{networks.IPV6}",
+    "ipvanyinterface": lambda: f"{networks.ipv4_interface()}|{networks.ipv6_interface()}",
+    "ipvanynetwork": lambda: f"{networks.ipv4_network()}|{networks.ipv6_network()}",
+}
 
 
-class ReadableSchema(GenerateJsonSchema):
-    """The schema of what a model may write: closed objects, and texts that Python's types can hold."""
+class ReadableSchema(ScalarSchema):
+    """The schema of what a model may write: closed objects, and texts that Python's types can hold.
+
+    Raises Unwritable for a type whose readable texts no schema can say.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.cores: dict[str, Any] = {}  # core schemas by the names of their definitions
+        self._names: dict[int, str] = {}  # of fields by the identity of their core schemas
+        self._tags: list[tuple[Schema, str]] = []  # members of tagged unions, and the names that tell them apart
+        self._contents = False
+
+    def generate(self, schema: Any, mode: Any = "validation") -> Schema:
+        made = super().generate(schema, mode)
+        return {**made, CONTENT: "enforced"} if self._contents else made
+
+    def generate_inner(self, schema: Any) -> Schema:
+        name = self._names.get(id(schema))
+        if name is not None:
+            self.path.append(name)
+        made = super().generate_inner(schema)
+        if schema["type"].startswith("function-"):
+            made = checked(self, schema, made)
+        if name is not None:
+            self.path.pop()
+        return _without_format(made)
+
+    def resolved(self, made: Schema) -> Schema:
+        """What a reference stands for, as far as it is made already."""
+        return self.resolve_ref_schema(made) if "$ref" in made else made
+
+    def bounds_values(self, core: Any) -> bool:
+        return bounds_values(core)
 
     def sort(self, value: Any, parent_key: str | None = None) -> Any:
         """As people write schemas, and models have read them: the type first."""
@@ -47,6 +81,8 @@ class ReadableSchema(GenerateJsonSchema):
         """Titles that only repeat the names of fields tell a model nothing."""
         return False
 
+    # --- objects -----------------------------------------------------------------------------------------
+
     def model_schema(self, schema: Any) -> Schema:
         return _closed(super().model_schema(schema))
 
@@ -56,72 +92,133 @@ class ReadableSchema(GenerateJsonSchema):
     def typed_dict_schema(self, schema: Any) -> Schema:
         return _closed(super().typed_dict_schema(schema))
 
+    def definitions_schema(self, schema: Any) -> Schema:
+        self.cores |= {core["ref"]: core for core in schema["definitions"]}
+        return super().definitions_schema(schema)
+
+    def _named_required_fields_schema(self, named_required_fields: Any) -> Schema:
+        self._names |= {id(field): name for name, _, field in named_required_fields}
+        return super()._named_required_fields_schema(named_required_fields)
+
+    def _get_alias_name(self, field: Any, name: str) -> str:
+        alias = field.get("validation_alias", name)
+        paths = alias if isinstance(alias, list) else [[alias]]
+        paths = paths if isinstance(paths[0], list) else [paths]
+        if not any(len(path) == 1 for path in paths) and not self._config.validate_by_name:
+            self.refuse(f"{name!r} is read from the path {paths[0]!r}; give it a name of its own as alias")
+        return super()._get_alias_name(field, name)
+
+    def _common_dict_schema(self, schema: Any) -> Schema:
+        """JSON has only texts as keys: those of numbers, dates ... are told apart by their pattern."""
+        names = names_of(schema["keys_schema"], self) if "keys_schema" in schema else {}
+        values = self.generate_inner(schema["values_schema"]).copy() if "values_schema" in schema else {}
+        values.pop("title", None)
+        made: Schema = {"type": "object"}
+        if set(names) == {"pattern"}:
+            made |= {"patternProperties": {names["pattern"]: values}, "additionalProperties": False}
+        else:
+            made |= {"additionalProperties": values or True, **({"propertyNames": names} if names else {})}
+        self.update_with_validations(made, schema, self.ValidationsMapping.object)
+        return made
+
+    # --- lists -------------------------------------------------------------------------------------------
+
+    def _common_set_schema(self, schema: Any) -> Schema:
+        """A set of a text with repeated items is a smaller set; only where its size counts they must differ."""
+        made, items = super()._common_set_schema(schema), schema.get("items_schema", {"type": "any"})
+        if followed(items, self.cores)["type"] == "any":
+            made["items"] = {"type": ["string", "number", "boolean", "null"]}
+        elif not hashable(items, self.cores):
+            self.refuse("no set holds lists, dicts or objects that can be changed; give list[...] or a frozen class")
+        if made.get("minItems", 0) < 2:
+            made.pop("uniqueItems", None)
+        elif not distinct(items, self.cores):
+            self.refuse("different texts may be the same value, so that a set of them is too small; leave out min_length")
+        return made
+
+    # --- choices -----------------------------------------------------------------------------------------
+
     def tagged_union_schema(self, schema: Any) -> Schema:
-        """The tag tells the members apart: any of them is one of them."""
+        """The tag tells the members apart: any of them is one of them, if it says its tag."""
+        if callable(schema["discriminator"]):
+            self.refuse("its discriminator is Python code; give Field(discriminator='name of a field')")
         made = super().tagged_union_schema(schema)
-        made.pop("discriminator", None)
+        tag = made.pop("discriminator", {}).get("propertyName")
+        self._tags += [(one, tag) for one in made.get("oneOf", ()) if tag]
         return {("anyOf" if key == "oneOf" else key): value for key, value in made.items()}
 
-    def dict_schema(self, schema: Any) -> Schema:
-        """JSON has only texts as keys: those of numbers, dates ... are told apart by their pattern."""
-        made = super().dict_schema(schema)
-        key = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
-        if "patternProperties" in made:
-            made.setdefault("additionalProperties", False)
-        elif "propertyNames" not in made and (names := _names(key)):
-            made["propertyNames"] = names
-        return made
+    def _garbage_collect_definitions(self, schema: Any) -> None:
+        """Called when all definitions are made: now the members of tagged unions can be told to say their tags."""
+        for member, tag in self._tags:
+            _require(self._end(member), tag, self._end)
+        super()._garbage_collect_definitions(schema)
+
+    def _end(self, made: Schema) -> Schema:
+        return self.get_schema_from_definitions(made["$ref"]) or {} if "$ref" in made else made
+
+    def literal_schema(self, schema: Any) -> Schema:
+        for value in schema["expected"]:
+            if not isinstance(getattr(value, "value", value), str | int | float | None):
+                self.refuse(f"the Literal has {value!r}, which JSON has not; give texts or numbers")
+        return super().literal_schema(schema)
 
     def enum_schema(self, schema: Any) -> Schema:
         """Its values; those that JSON writes otherwise than Python has them could not be read again."""
         for member in schema["members"]:
-            if not isinstance(member.value, str | int | float | None):
+            if not isinstance(member.value, str | int | float | None) or member.value in (float("inf"), -float("inf")):
                 raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number")
         return super().enum_schema(schema)
 
-    def complex_schema(self, schema: Any) -> Schema:
-        raise PydanticInvalidForJsonSchema("JSON has no complex numbers")
+    # --- others ------------------------------------------------------------------------------------------
 
-    def float_schema(self, schema: Any) -> Schema:
-        made = super().float_schema(schema)
-        return made if schema.get("allow_inf_nan", True) else _finite(made)
+    def json_schema(self, schema: Any) -> Schema:
+        """A text that is JSON of a type."""
+        self._contents = True
+        return super().json_schema(schema)
 
-    def set_schema(self, schema: Any) -> Schema:
-        return _repeatable(super().set_schema(schema))
+    def chain_schema(self, schema: Any) -> Schema:
+        """The first step reads the text. Of later ones only patterns of texts can be said."""
+        first, *steps = schema["steps"]
+        made = self.generate_inner(first)
+        for step in steps:
+            inner = step.get("schema", {})
+            if made.get("type") != "string" or inner.get("type") != "str":
+                self.refuse(f"a step of kind {step['type']} after the first one has no counterpart; check the value after reading")
+            said = self.str_schema(inner)
+            patterns = [one["pattern"] for one in (said, *said.get("allOf", ())) if "pattern" in one]
+            made = with_patterns(made, *patterns)
+        return made
 
-    def frozenset_schema(self, schema: Any) -> Schema:
-        return _repeatable(super().frozenset_schema(schema))
+    def is_subclass_schema(self, schema: Any) -> Schema:
+        self.refuse("JSON has no classes; give a Literal of their names")
 
-    def decimal_schema(self, schema: Any) -> Schema:
-        """A number, with as many places as the type allows."""
-        bounds = {key: schema[key] for key in ("ge", "gt", "le", "lt", "multiple_of") if key in schema}
-        made = self.float_schema({"type": "float", **{key: float(value) for key, value in bounds.items()}})
-        if (places := schema.get("decimal_places")) is not None:
-            made.setdefault("multipleOf", float(Decimal(1).scaleb(-places)))
-        if (digits := schema.get("max_digits")) is not None:
-            most = 10 ** (digits - (places or 0))
-            made.setdefault("exclusiveMaximum", most)
-            made.setdefault("exclusiveMinimum", -most)
-        return _finite(made)
+    def is_instance_schema(self, schema: Any) -> Schema:
+        self.refuse(f"JSON has no instances of {schema['cls'].__name__}; give a class that pydantic reads")
 
-    def date_schema(self, schema: Any) -> Schema:
-        return _text(_DATE)
 
-    def time_schema(self, schema: Any) -> Schema:
-        return _text(_TIME + _ZONE)
+def _require(made: Schema, tag: str, end: Any) -> None:
+    """Put a name among the required ones of an object, or of all the objects of a choice."""
+    if tag in made.get("properties", {}) and tag not in made.get("required", ()):
+        made["required"] = [*made.get("required", ()), tag]
+    for one in (*made.get("anyOf", ()), *made.get("oneOf", ())):
+        _require(end(one), tag, end)
 
-    def datetime_schema(self, schema: Any) -> Schema:
-        return _text(f"{_DATE}T{_TIME}{_ZONE}")
 
-    def timedelta_schema(self, schema: Any) -> Schema:
-        return _text(_DURATION)
+def _without_format(made: Schema) -> Schema:
+    """Formats that only pydantic knows become patterns."""
+    name = made.get("format", "")
+    if made.get("type") == "string" and name in _ADDRESSES:
+        return {**{key: value for key, value in made.items() if key != "format"}, **text(_ADDRESSES[name]())}
+    if name[:4] == "uuid" and name != "uuid":
+        return {key: value for key, value in made.items() if key != "format"}
+    return made
 
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     """pydantic's reader of a type. Raises BadValueError for what pydantic knows no schema of."""
     try:
         return TypeAdapter(modern(kind))
-    except (PydanticUserError, SchemaError, NameError, TypeError) as error:
+    except (PydanticUserError, SchemaError, NameError, TypeError, ImportError) as error:
         raise _no_type(kind, error) from error
 
 
@@ -129,10 +226,28 @@ def schema_of(
     adapter: TypeAdapter[Any], kind: Any, generator: type[GenerateJsonSchema] = ReadableSchema
 ) -> Schema:
     """The JSON Schema of what `adapter` reads. Raises BadValueError for types without a JSON form."""
+    return unmarked(marked_schema_of(adapter, kind, generator)[0])
+
+
+def marked_schema_of(
+    adapter: TypeAdapter[Any], kind: Any, generator: type[GenerateJsonSchema] = ReadableSchema
+) -> tuple[Schema, bool]:
+    """The same with a mark on what asks for a Decimal, and whether it depends on the time of day."""
+    made: list[GenerateJsonSchema] = []
+
+    class Kept(generator):  # type: ignore[misc,valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
     try:
-        return adapter.json_schema(schema_generator=generator)
-    except (PydanticInvalidForJsonSchema, PydanticOmit, PydanticUserError) as error:
+        schema = adapter.json_schema(schema_generator=Kept)
+    except Unwritable as error:
+        field = f", field {'.'.join(error.path)!r}," if error.path else ""
+        raise BadValueError(f"the type {type_name(kind)}{field} cannot be enforced: {error}") from error
+    except (PydanticInvalidForJsonSchema, PydanticOmit, PydanticUserError, OverflowError) as error:
         raise _no_type(kind, error) from error
+    return schema, any(getattr(one, "timely", False) for one in made)
 
 
 def _no_type(kind: Any, error: Exception) -> BadValueError:
@@ -145,33 +260,3 @@ def _closed(made: Schema) -> Schema:
     if made.get("type") == "object":
         made.setdefault("additionalProperties", False)
     return made
-
-
-def _names(key: Schema) -> Schema | None:
-    if key.get("type") == "integer":
-        return {"pattern": "^-?(0|[1-9][0-9]{0,4298})$"}
-    if key.get("type") == "boolean":
-        return {"enum": ["true", "false"]}
-    if key.get("type") == "number":
-        return {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"}
-    return key if "pattern" in key or "format" in key or "enum" in key else None
-
-
-def _repeatable(made: Schema) -> Schema:
-    """A set of a text with repeated items is a smaller set; only where its size counts they must differ."""
-    if not made.get("minItems"):
-        made.pop("uniqueItems", None)
-    return made
-
-
-def _finite(made: Schema) -> Schema:
-    """Numbers that Python does not read as infinite."""
-    if "exclusiveMinimum" not in made:
-        made.setdefault("minimum", -_LARGEST)
-    if "exclusiveMaximum" not in made:
-        made.setdefault("maximum", _LARGEST)
-    return made
-
-
-def _text(pattern: str) -> Schema:
-    return {"type": "string", "pattern": f"^(?:{pattern})$"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,15 @@ def accepts(grammar: Grammar, text: str) -> bool:
     eos = grammar.vocabulary.eos_ids[0]
     assert (eos in allowed(matcher.mask())) == matcher.can_end
     return matcher.can_end
+
+
+def as_digits(value: Any) -> Any:
+    """The value with its whole numbers as integers, which is how a grammar writes them unless `integers` is "json"."""
+    if isinstance(value, dict):
+        return {name: as_digits(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [as_digits(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def walk(matcher: Matcher, rng: random.Random, most: int = 60) -> bytes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pickle
+import pkgutil
 import random
 import signal
 import subprocess
@@ -22,11 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "cpu"))
 from hostile_requests import hostile
 
 import sgl.grammars.compile
+from sgl import grammars
 from sgl.grammars import (
     Grammar,
     GrammarError,
     GrammarLimitError,
     SchemaOptions,
+    UnsupportedGrammarError,
     Vocabulary,
     compile_choices,
     compile_ebnf,
@@ -135,6 +140,10 @@ def test_random_hostile_grammars_are_the_same(up):
         Recipe("JSON schema", ('{"minimum": "x"}', SchemaOptions.of({}))),
         Recipe("ebnf", ("root ::= missing", "auto", None, None, None)),
         Recipe("regex", "(" * 5000 + ")" * 5000),
+        Recipe("JSON schema", ('{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}', SchemaOptions.of({}))),
+        Recipe("JSON schema", ('{"properties": {"p": {"allOf": [{"$ref": "#/properties/p"}]}}}', SchemaOptions.of({}))),
+        Recipe("structural tag", ('{"type": "json_schema", "json_schema": {"items": {"type": "string"}, "uniqueItems": true}}', SchemaOptions.of({}))),
+        Recipe("ebnf", ('start: <missing>', "lark", None, None, None)),
     ],
     ids=str,
 )
@@ -142,6 +151,43 @@ def test_errors_are_the_same(up, recipe):
     words = vocabulary()
     found = [walk(lambda make=make: make(recipe, words), 0) for make in (Recipe.compile, here)]
     assert found[0] == found[1] and issubclass(found[0][0][0], GrammarError)
+
+
+def _errors() -> list[type[BaseException]]:
+    """All classes of errors of the grammars floor, wherever they are defined."""
+    found, work = [], [GrammarError]
+    for module in pkgutil.walk_packages(grammars.__path__, f"{grammars.__name__}."):
+        if not module.name.startswith(f"{grammars.__name__}.device"):
+            importlib.import_module(module.name)
+    while work:
+        found.append(work.pop())
+        work += [kind for kind in found[-1].__subclasses__() if kind.__module__.startswith(grammars.__name__)]
+    return found
+
+
+def test_every_class_of_error_of_grammars_travels_as_it_is():
+    for kind in _errors():
+        made = kind("what", "#/a", "hint") if issubclass(kind, UnsupportedGrammarError) else kind("what")
+        told = pickle.loads(pickle.dumps(wire.Told.of(made))).error()
+        assert type(told) is kind and str(told) == str(made) and vars(told) == vars(made)
+
+
+@pytest.mark.parametrize("given", ["b'\\xff'.decode()", "[0][1]", "{}['a']", "int('x')", "json.loads('{')", "open('/nowhere/at/all')", "(lambda f: f(f))(lambda f: f(f))"])
+def test_errors_of_python_travel_as_they_are(given):
+    with pytest.raises(Exception) as caught:
+        eval(given)
+    told = pickle.loads(pickle.dumps(wire.Told.of(caught.value))).error()
+    assert type(told) is caught.type and str(told) == str(caught.value)
+
+
+def test_an_error_of_a_class_that_cannot_be_sent_travels_as_the_class_that_it_is_made_of():
+    class Local(UnsupportedGrammarError):
+        pass
+
+    made = Local("word", "#/a")
+    made.held = lambda: None
+    told = pickle.loads(pickle.dumps(wire.Told.of(made))).error()
+    assert type(told) is UnsupportedGrammarError and told.where == "#/a" and str(told) == f"Local: {made}"
 
 
 def test_what_cannot_be_sent_is_compiled_here(up):

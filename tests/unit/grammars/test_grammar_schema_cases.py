@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from grammar_support import JSON_PIECES, accepts, byte_vocabulary
+from grammar_support import JSON_PIECES, accepts, as_digits, byte_vocabulary
 
 from sgl.grammars import UnsupportedGrammarError, compile_json_schema
 
@@ -43,7 +43,7 @@ def test_exactly_the_valid_instances_pass_in_any_order(case, draft):
     if "refused" in case:
         assert _refused(schema, order="any") == case["refused"]
         return
-    grammar = compile_json_schema(schema, VOCABULARY, order="any")
+    grammar = compile_json_schema(schema, VOCABULARY, order="any", integers="json")
     assert [v for v in case["valid"] if not accepts(grammar, json.dumps(v, ensure_ascii=False))] == []
     assert [v for v in case["invalid"] if accepts(grammar, json.dumps(v, ensure_ascii=False))] == []
 
@@ -54,7 +54,14 @@ def test_order_alone_is_refused_in_the_schemas_order(case, draft):
     if "refused" in case:
         assert _refused(schema) == case["refused"]
         return
-    grammar = compile_json_schema(schema, VOCABULARY)
+    grammar = compile_json_schema(schema, VOCABULARY, integers="json")
     simple = [v for v in case["valid"] if not isinstance(v, dict) or len(v) < 2]
     assert [v for v in simple if not accepts(grammar, json.dumps(v, ensure_ascii=False))] == []
+    assert [v for v in case["invalid"] if accepts(grammar, json.dumps(v, ensure_ascii=False))] == []
+
+
+@pytest.mark.parametrize("case,draft", [run for run in RUNS if "refused" not in run.values[0]])
+def test_valid_instances_with_integers_of_digits_pass_by_default(case, draft):
+    grammar = compile_json_schema(_schema(case, draft), VOCABULARY, order="any", digits=None)
+    assert [v for v in case["valid"] if not accepts(grammar, json.dumps(as_digits(v), ensure_ascii=False))] == []
     assert [v for v in case["invalid"] if accepts(grammar, json.dumps(v, ensure_ascii=False))] == []

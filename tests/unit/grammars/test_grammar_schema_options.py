@@ -5,9 +5,10 @@ import enum
 import itertools
 import json
 import random
+import re
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from grammar_support import CORES, JSON_PIECES, accepts, automaton, byte_vocabulary, tokens_by_bytes, walk
@@ -68,8 +69,8 @@ def test_constants_in_any_order():
 @pytest.mark.parametrize("text,plain,json_like", [("1", 1, 1), ("1.0", 0, 1), ("1.00", 0, 0), ("1e+16", 0, 1), ("1e0", 0, 0)])
 def test_spellings_of_integers(text, plain, json_like):
     for schema in (INT, {"enum": [1, 10**16]}, {"type": "integer", "minimum": 0}):
-        assert accepts(compiled(schema, integers="plain"), text) == bool(plain)
-        assert accepts(compiled(schema), text) == bool(json_like)
+        assert accepts(compiled(schema), text) == accepts(compiled(schema, integers="plain"), text) == bool(plain)
+        assert accepts(compiled(schema, integers="json"), text) == bool(json_like)
 
 
 def test_draft_4_knows_no_integer_with_a_fraction():
@@ -190,3 +191,56 @@ def test_python_types_need_pydantic(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(InvalidGrammarError, match="install pydantic"):
         canonical_schema(Place)
+
+
+FRACTIONS = ("20.0", "20.00", "2e1", "2E1", "0.2e2", "20e0", "2.0e+1")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        INT,
+        {"type": ["integer", "null"]},
+        {"anyOf": [INT, {"type": "null"}]},
+        {"type": "integer", "multipleOf": 5},
+        {"type": "integer", "minimum": 1, "maximum": 90},
+        {"type": "integer", "exclusiveMinimum": 1.5},
+        {"type": "number", "allOf": [{"type": "integer"}]},
+        {"type": "integer", "not": {"const": 3}},
+        {"type": "integer", "enum": [20.0, 3]},
+        {"enum": [20, "a"]},
+        {"allOf": [{"const": 20.0}, INT]},
+        {"not": {"type": ["string", "object", "array", "null", "boolean"]}, "type": ["string", "integer"]},
+    ],
+    ids=str,
+)
+def test_an_integer_is_written_as_digits_alone(schema):
+    grammar, loose = compiled(schema), compiled(schema, integers="json")
+    assert accepts(grammar, "20") and accepts(loose, "20")
+    assert not any(accepts(grammar, text) for text in FRACTIONS)
+    for seed in range(20):
+        text = walk(grammar.matcher(), random.Random(seed)).decode()
+        assert text in ("null", '"a"') or re.fullmatch("-?(0|[1-9][0-9]*)", text), text
+    many = compiled({"type": "array", "items": schema, "uniqueItems": True, "minItems": 1})
+    assert accepts(many, "[20]") and not accepts(many, "[20.0]")
+
+
+@pytest.mark.parametrize("schema", [{"type": "number"}, {"type": "number", "multipleOf": 5}, {"type": "number", "enum": [20.0, 1.5]}, {"type": ["number", "integer"]}], ids=str)
+def test_a_number_may_be_whole_and_written_with_a_point(schema):
+    grammar = compiled(schema)
+    assert accepts(grammar, "20") and accepts(grammar, "20.0")
+
+
+def test_what_pydantic_calls_an_integer_is_read_by_its_strict_mode():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Booking(pydantic.BaseModel, strict=True):
+        guests: int
+        rooms: int | None = None
+        floor: Annotated[int, pydantic.Field(ge=-1, le=40)]
+        step: Annotated[int, pydantic.Field(multiple_of=4)] = 4
+        price: float
+
+    grammar = compiled(Booking)
+    for seed in range(30):
+        Booking.model_validate_json(walk(grammar.matcher(), random.Random(seed)))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from grammar_support import JSON_PIECES, accepts, byte_vocabulary, walk
+from grammar_support import JSON_PIECES, accepts, as_digits, byte_vocabulary, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_grammar_regex import patterns
@@ -94,7 +94,7 @@ schemas = st.recursive(_leaves, _nested, max_leaves=5)
 
 def _compiled(schema):
     try:
-        return compile_json_schema(schema, VOCABULARY)
+        return compile_json_schema(schema, VOCABULARY, integers="json")
     except GrammarError:
         return None
 
@@ -107,11 +107,12 @@ def _in_order(value):
 
 
 @settings(max_examples=150, deadline=None)
-@given(schemas, st.lists(values, min_size=1, max_size=4), st.sampled_from(["any", "schema"]), st.integers(0, 10**6))
-def test_random_schemas(schema, candidates, order, seed):
+@given(schemas, st.lists(values, min_size=1, max_size=4), st.sampled_from(["any", "schema"]), st.sampled_from(["plain", "json"]), st.integers(0, 10**6))
+def test_random_schemas(schema, candidates, order, integers, seed):
+    candidates = as_digits(candidates) if integers == "plain" else candidates
     judge = jsonschema.Draft202012Validator(schema)
     try:
-        grammar = compile_json_schema(schema, VOCABULARY, order=order)
+        grammar = compile_json_schema(schema, VOCABULARY, order=order, integers=integers)
     except InvalidGrammarError:
         assert not any(map(judge.is_valid, candidates))
         return
