@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sampling.options import SamplingOptions
 from .constraint import constrained, type_name
+from .reading import Whole
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -17,7 +18,7 @@ _SPELLED = re.compile(r"[0-9][.eE]")
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
 
 
-class JsonReading:
+class JsonReading(Whole):
     """JSON in the schema of a type. `adapter` is pydantic's TypeAdapter of it, `schema` a dict."""
 
     def __init__(self, kind: Any) -> None:

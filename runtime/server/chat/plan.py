@@ -35,7 +35,7 @@ class Plan:
     """The way of every sample of one request, from the first step on.
 
     Steps that hold free text keep to what the request asks of texts: its stops, its least number of tokens, its
-    constraint where the dialect has none. What the dialect constrains is closed where the token limit cuts it.
+    constraint where the dialect has none. A call that the token limit cuts stays as it is written: nobody invents arguments.
     """
 
     def __init__(self, work: Work, body: ChatRequest, params: SamplingParams) -> None:
@@ -134,7 +134,7 @@ class Plan:
             own = replace(own, min_tokens=0, stop=(), stop_token_ids=(), stop_regex=(), ignore_eos=False)
         texts, ids = split_stops(step.stop, self.work.engine.tokenizer)
         return replace(
-            own, max_tokens=left, min_tokens=min(left, own.min_tokens), close_at_limit=own.close_at_limit or step.constraint is not None,
+            own, max_tokens=left, min_tokens=min(left, own.min_tokens),
             stop=(*own.stop, *texts), stop_token_ids=(*own.stop_token_ids, *ids), keep_stop=own.keep_stop and not step.stop,
         )  # fmt: skip
 
