@@ -219,7 +219,7 @@ def _check_most(lengths: dict[str, int | None], most: int | None, place: str) ->
 
 
 def _params(fields: SamplingFields, lengths: dict[str, int | None], tokenizer: Tokenizer) -> SamplingParams:
-    values = {name: getattr(fields, name) for name in _SAME_NAME}
+    values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
     values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()}
     stops, ids = split_stops(_listed(fields.stop), tokenizer)
     params = SamplingParams(
@@ -227,8 +227,7 @@ def _params(fields: SamplingFields, lengths: dict[str, int | None], tokenizer: T
         stop_token_ids=(*(fields.stop_token_ids or ()), *ids),
         stop_regex=tuple(_listed(fields.stop_regex)),
         logit_bias={_token_id(token): bias for token, bias in (fields.logit_bias or {}).items()},
-        **{name: value for name, value in values.items() if value is not None},
-        **lengths,
+        **({name: value for name, value in values.items() if value is not None} | lengths),
     )
     params.validate()
     return params
