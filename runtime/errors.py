@@ -71,4 +71,7 @@ class NoTokenAllowed(RuntimeFailure):
 
 
 class TruncatedError(RuntimeFailure):
-    """A constrained generation reached the token limit before its grammar could end (opt-in)."""
+    """A text reached a limit before it was complete: max_tokens, the context, or what a server allows.
+
+    The message names the limit and its value, quotes the text so far and says what to do.
+    """

@@ -186,8 +186,12 @@ class StreamExecutor(StateReader):
         call: Callable[[], Future[Any]],
         timeout: float | None = None,
         beside: Stream | None = None,
+        check: Callable[[Generated], None] | None = None,
     ) -> None:
-        """Hand sample `index` of a piece to the backend; `beside`: the sample's own stream, let go afterwards."""
+        """Hand sample `index` of a piece to the backend; `beside`: the sample's own stream, let go afterwards.
+
+        `check` raises for a result that is none.
+        """
         if self.failure:
             self._fail_with(piece, self.failure)
             return
@@ -198,7 +202,7 @@ class StreamExecutor(StateReader):
             self._pending += 1
             if beside is not None:
                 self._samples.add(beside)
-        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout), beside))
+        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout), beside, check))
         if beside is not None:
             beside.close()
             if self.failure:
@@ -236,7 +240,7 @@ class StreamExecutor(StateReader):
             self._stop(error)
 
     def _settle(
-        self, piece: Pending, index: int, alarm: Alarm | None, beside: Stream | None, future: Future[Any]
+        self, piece: Pending, index: int, alarm: Alarm | None, beside: Stream | None, check: Callable[[Generated], None] | None, future: Future[Any]
     ) -> None:
         """An operation is done. Called on a thread of the backend."""
         if alarm is not None:
@@ -244,7 +248,10 @@ class StreamExecutor(StateReader):
         try:
             if self.failure and piece.submitted > self._failed_at:
                 raise self.failure  # it was on its way before the failure was known
-            if self._deliver(piece, index, result_of(future)):
+            result = result_of(future)
+            if check is not None:
+                check(result)
+            if self._deliver(piece, index, result):
                 self._finish(piece)
         except BaseException as error:
             if not piece.done:

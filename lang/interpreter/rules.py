@@ -31,7 +31,9 @@ from ..nodes.ir import (
 )
 from ..nodes.words import in_turn
 from ..places.place import Place
+from ..sampling.limits import with_limit
 from ..sampling.options import derive_seed
+from .limits import check_limit
 from .transcript import Pending, Span, Split, Thought, again
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split:
     piece = executor.bind(node.name, Pending(node, where, options.over(executor.options).n or 1, split))
     if node.reading is not None:  # it has to see what the gen itself says, not what the run says
         options = executor.attempt(piece, partial(node.reading.constrain, options, executor.backend))
-    options = options.over(executor.options)
+    options = with_limit(options.over(executor.options), typed=node.reading is not None)
+    check = partial(check_limit, node, options, executor.backend, where)
     on_chunk = piece.chunk if executor.streaming and split is None else None
     keep = None if split is None else lambda text: split(text)[1]
     others = executor.forked_streams(options.n - 1) if options.n and options.n > 1 else []
@@ -78,7 +81,7 @@ def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split:
         sample = options.for_sample(index)
         request = GenRequest(sample, executor.chat_template.stops, node.name, where, keep)
         call = partial(stream.generate, request, on_chunk if index == 0 else None)
-        executor.start(piece, index, call, options.timeout, stream if index else None)
+        executor.start(piece, index, call, options.timeout, stream if index else None, check)
 
 
 def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> None:

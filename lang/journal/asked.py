@@ -94,6 +94,8 @@ def gen_content(request: GenRequest) -> Content:
     left_out = ("seed", *_NO_MATTER) if greedy else _NO_MATTER
     values = {name: getattr(options, name) for name in NAMES if name not in left_out}
     values = {name: value for name, value in values.items() if value not in (None, getattr(DEFAULTS, name))}
+    if options.max_new_tokens is None:  # up to the context, where the default is a number
+        values["max_new_tokens"] = None
     if options.logit_bias:
         values["logit_bias"] = sorted(options.logit_bias.items())
     if request.template_stops:

@@ -84,7 +84,8 @@ class Node:
             self.value = text
         else:
             self.text, self.kept, self.token_ids, self.chunks = text, None, None, None
-            self.meta_info = {**(self.meta_info or {}), "edited": True}
+            kept = {name: value for name, value in (self.meta_info or {}).items() if name not in ("truncated", "closed")}
+            self.meta_info = {**kept, "edited": True}
         self.error, self.edited = None, True
 
     def outcome(self) -> Generated | ChoicesDecision:

@@ -18,6 +18,9 @@ class Lost:
     def constrain(self, options: Any, backend: Any) -> Any:
         self.read("", backend)
 
+    def is_cut(self, text: str, options: Any, meta: Any, backend: Any) -> bool:
+        return False
+
     def read(self, text: str, backend: Any) -> Any:
         raise ValueError(f"{self.what} could not be pickled with the state; define it at the top level of a module, or use get(name, type)")
 

@@ -20,7 +20,7 @@ from ..interpreter.control import RunControl
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.usage import Budget
 from ..sampling.adapters import Adapter, checked, one_each
-from ..sampling.options import DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
+from ..sampling.options import RUN_DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
 from .above import journals
 from .async_state import AsyncProgramState
 from .program import Call, Program
@@ -32,7 +32,7 @@ _SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How to run: where, with which sampling options (no gaps), streaming or not, and for how long at most.
+    """How to run: where, with which sampling options (no gaps but max_new_tokens), streaming or not, and for how long at most.
 
     `adapters`: of a batch, one for each item; else all run under `adapter`.
     """
@@ -60,7 +60,7 @@ class RunSettings:
         many = items is not None and isinstance(adapter, list | tuple)
         return cls(
             backend if journal is None else journals().journalled(backend, journal),
-            sampling.over(DEFAULTS),
+            sampling.over(RUN_DEFAULTS),
             bool(options.get("stream", False)),
             bool(options.get("use_thread", True)),
             make_options(timeout=options.get("timeout")).timeout,

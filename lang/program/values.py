@@ -24,6 +24,8 @@ def typed_value(
         return value
     binding = executor.find(name, variables)
     where = binding.where if isinstance(binding, Pending) else None
+    if type is not None and isinstance(binding, Pending) and _is_cut(binding.meta_info):
+        raise ProgramError(f"variable {name!r} has no value of that type: its text was cut at its limit, after {value!r}; give its gen more tokens", where)
     try:
         return _read(reading, value, executor.backend)
     except ValueError as error:
@@ -35,6 +37,12 @@ def _read(reading: Reading[Any], value: Any, backend: Backend) -> Any:
     if isinstance(value, list):
         return [_read(reading, item, backend) for item in value]
     return reading.read(value, backend) if isinstance(value, str) else value
+
+
+def _is_cut(meta: Any) -> bool:
+    """Whether the text of a gen, or of one of its samples, was cut and not closed."""
+    found = meta if isinstance(meta, list) else [meta]
+    return any(one.get("truncated") and not one.get("closed") for one in found if isinstance(one, dict))
 
 
 def _reading(node: Any, type: Any) -> Reading[Any] | None:

@@ -100,7 +100,7 @@ function samplesOf(piece) {
     samples.length > 1 && h("h3", {}, `sample ${i + 1} of ${samples.length}`),
     sample.thought && h("details", { class: "fold" }, h("summary", {}, "what it thought"), h("pre", { class: "wrap" }, seen(sample.thought))),
     samples.length > 1 && h("pre", { class: "wrap with-probability" }, tokenText(sample)),
-    facts([sample.finish && ["ended by", seen(sample.finish)], sample.truncated && ["truncated", "the limit came before the grammar could end"]])));
+    facts([sample.finish && ["ended by", seen(sample.finish)], sample.truncated && ["truncated", sample.truncated]])));
 }
 
 function optionsOf(options, title) {

@@ -26,6 +26,9 @@ COUNTS = {
     "generated": "completion_tokens",
 }
 
+CUT = "the limit came before the grammar was at its end"
+CLOSED = "the limit came before the grammar was at its end; then the grammar closed the text"
+
 
 def literal_data(piece: Literal, pages: Pages) -> dict[str, Any]:
     data: dict[str, Any] = {"text": piece.text, "at": pages.sources.place(piece.where)}
@@ -122,7 +125,7 @@ def _sample(result: Generated, text: str, thought: str, backend: Backend, pages:
     if finish := meta.get("finish_reason"):
         data["finish"] = _finish(finish, backend)
     if meta.get("truncated"):
-        data["truncated"] = True
+        data["truncated"] = CLOSED if meta.get("closed") else CUT
     if "choice_probs" not in meta and "normalized_prompt_logprobs" not in meta:
         data |= token_data(result, backend, pages.vocabulary)
     if text != result.text:  # split into thought and answer: the tokens are those of both

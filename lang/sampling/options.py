@@ -106,6 +106,8 @@ DEFAULTS = SamplingOptions(
     speculation=True,
 )
 
+RUN_DEFAULTS = replace(DEFAULTS, max_new_tokens=None)  # `limits.with_limit` decides for each gen
+
 # min_new_tokens and the constraints belong to one gen, never to a whole run.
 CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
 RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS} | {"max_tokens"}

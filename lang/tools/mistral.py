@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ from sgl.runtime.text.passage import Passage
 
 from ..backend import Generated
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
+from ..sampling.limits import at_limit
 from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
 from .calls import ToolCalls
 from .formats import DialectFormat
-from .nodes import Continuation, SglContinued, SglToolCall, ToolReading
+from .nodes import Continuation, SglContinued, SglToolCall, ToolReading, breaks_off
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -32,7 +34,7 @@ class Mistral(DialectFormat):
         reject_constraints(options, "tools")
         said = _Said(reading)
         tag = reading.toolbox.grammar("auto", backend)
-        listed = constrained(options, backend, reading.toolbox, {"structural_tag": tag})
+        listed = constrained(options, backend, reading.toolbox, {"structural_tag": tag}, whole=False)
         first: SglExpr = SglGen(call.name and f"{call.name}_text", _until_mark(options))
         return [first, SglContinued(call.name, options, said, partial(said.go_on, listed, backend))]
 
@@ -50,6 +52,9 @@ class _Said:
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
         return options
+
+    def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
+        return at_limit(meta) and breaks_off(text.partition(MARK)[2], self._reading.toolbox.grammar("auto", backend))
 
     def read(self, text: str, backend: Backend) -> ToolCalls:
         return self._reading.read(self._text + text, backend)

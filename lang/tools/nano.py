@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import dialect_named
 from sgl.runtime.nano import prompts
@@ -13,6 +13,7 @@ from ..backend import Generated
 from ..errors import BadValueError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
 from ..sampling.choices import token_length_normalized
+from ..sampling.limits import is_cut
 from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
 from .calls import ToolCall, ToolCalls, numbered
@@ -70,6 +71,9 @@ class _Step:
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
         return options
+
+    def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
+        return self._decided != prompts.ANSWER and is_cut(text, options, meta)
 
     def read(self, text: str, backend: Backend) -> ToolCalls:
         if self._decided == prompts.ANSWER:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backend import Generated
 from ..nodes.ir import SglGen
+from ..sampling.following import followed
+from ..sampling.limits import at_limit
 from ..sampling.options import SamplingOptions
 from ..typed.constraint import constrained, reject_constraints
 from ..typed.reading import Reading
@@ -30,12 +32,20 @@ class ToolReading:
         tag = self.toolbox.grammar(self.choice, backend)
         if tag is None:  # the nodes of the step are constrained one by one
             return options
-        return constrained(options, backend, self.toolbox, {"structural_tag": tag})
+        return constrained(options, backend, self.toolbox, {"structural_tag": tag}, whole=False)
 
     def read(self, text: str, backend: Backend) -> ToolCalls:
         found = self.toolbox.parse(text, backend)
         self.check(found, text)
         return found
+
+    def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
+        """A call that a limit cut is no call, and none that was required is missing; what the model says may be cut."""
+        if not at_limit(meta):
+            return False
+        if self.choice != "auto" and not self.toolbox.parse(text, backend):
+            return True
+        return breaks_off(text, self.toolbox.grammar(self.choice, backend))
 
     def check(self, found: ToolCalls, text: str) -> None:
         """Raise ValueError where a call was required and there is none."""
@@ -44,6 +54,12 @@ class ToolReading:
         if self.choice != "auto" and (not names or (wanted and names != {self.choice})):
             expected = f"a call of {self.choice!r}" if wanted else "a call of a tool"
             raise ValueError(f"expected {expected}, but the text is {text!r}")
+
+
+def breaks_off(text: str, tag: str | None) -> bool:
+    """Whether the text follows the structural tag and ends within a call."""
+    matcher = None if tag is None else followed(text, SamplingOptions(structural_tag=tag))
+    return matcher is not None and not matcher.can_end
 
 
 class SglToolCall(SglGen[ToolCalls]):

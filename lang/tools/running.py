@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..backend import GenRequest
+from ..backend import Generated, GenRequest
 from ..errors import node_failure
+from ..interpreter.limits import check_limit
 from ..interpreter.rules import Rule, apply, gen
 from ..interpreter.transcript import Pending
 from ..nodes.ir import SglExpr, SglPastCalls, SglTools, flatten
 from ..nodes.primitives import role_turn
 from ..places.place import Place
+from ..sampling.limits import with_limit
 from ..sampling.options import SamplingOptions
 from .formats import as_written, choose_format
 from .gated import GatedStream
@@ -57,12 +59,19 @@ def append_continued(executor: StreamExecutor, node: SglContinued, where: Place 
     stream = executor.stream
     assert isinstance(stream, GatedStream)
 
+    asked: list[SamplingOptions] = []
+
     def request(options: SamplingOptions) -> GenRequest:
-        return GenRequest(options.over(executor.options), executor.chat_template.stops, node.name, where)
+        asked.append(with_limit(options.over(executor.options), typed=True))
+        return GenRequest(asked[-1], executor.chat_template.stops, node.name, where)
+
+    def check(made: Generated) -> None:
+        for options in asked:
+            check_limit(node, options, executor.backend, where, made)
 
     on_chunk = piece.chunk if executor.streaming else None
     timeout = node.sampling_params.over(executor.options).timeout
-    executor.start(piece, 0, partial(stream.go_on, node.go_on, request, on_chunk), timeout)
+    executor.start(piece, 0, partial(stream.go_on, node.go_on, request, on_chunk), timeout, check=check)
 
 
 TOOL_RULES: dict[type[SglExpr], Rule] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ..sampling.options import SamplingOptions
 from .constraint import constrained, type_name
+from .reading import Whole
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -36,7 +37,7 @@ def bare_reading(kind: Any) -> BareReading | PlainText | None:
     return BareReading(kind, _one_of(values), partial(_find, values))
 
 
-class PlainText:
+class PlainText(Whole):
     """Of `str`: any text, as it is."""
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
@@ -46,7 +47,7 @@ class PlainText:
         return text
 
 
-class BareReading:
+class BareReading(Whole):
     """Texts that fulfil a constraint (the next one where a backend knows not the first), and what they mean."""
 
     def __init__(self, kind: Any, constraints: tuple[Constraint, ...], value: Callable[[str], Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, UnsupportedByBackendError
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def constrained(
-    options: SamplingOptions, backend: Backend, kind: Any, *constraints: dict[str, Any]
+    options: SamplingOptions, backend: Backend, kind: Any, *constraints: dict[str, Any], whole: bool = True
 ) -> SamplingOptions:
     """The options of the gen with the first of the constraints that the backend knows.
 
-    It is closed at the limit unless the gen says otherwise or the backend cannot. A backend that knows none of
-    the constraints gets the options as they are: then only reading tells whether the text has a value.
+    `whole`: a text that a limit cuts is an error, whatever the gen says, unless it is closed. A backend that knows none
+    of the constraints gets the options as they are: then only reading tells whether the text has a value.
 
     Raises BadValueError if the gen has a constraint of its own, or naming the type if it cannot be enforced.
     """
     reject_constraints(options, f"the type {type_name(kind)}")
-    closings = (True, None) if options.close_at_limit is None else (options.close_at_limit,)
-    for constraint, closing in product(constraints, closings):
-        typed = replace(options, **constraint, close_at_limit=closing)
-        if enforced(typed, backend, kind):
+    strict = True if whole else options.error_on_truncation
+    for constraint in constraints:
+        typed = replace(options, **constraint, error_on_truncation=strict)
+        if enforced(replace(typed, close_at_limit=None), backend, kind):
             return typed
     return options
 

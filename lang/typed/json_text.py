@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..sampling.options import SamplingOptions
 from .constraint import constrained, type_name
 from .decimals import marked, unmarked, with_all_digits
+from .reading import Whole
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -18,7 +19,7 @@ _SPELLED = re.compile(r"[0-9][.eE]")
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
 
 
-class JsonReading:
+class JsonReading(Whole):
     """JSON in the schema of a type. `adapter` is pydantic's TypeAdapter of it, `schema` a dict."""
 
     def __init__(self, kind: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ..sampling.limits import is_cut
 from ..sampling.options import SamplingOptions
 
 if TYPE_CHECKING:
@@ -20,3 +22,13 @@ class Reading(Protocol[Value_co]):
 
     def read(self, text: str, backend: Backend) -> Value_co:
         """The value of a finished text. Raises ValueError, naming the text, if it has none."""
+
+    def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
+        """Whether a limit came before the value was whole. `options` are those of the gen, `meta` its meta_info."""
+
+
+class Whole:
+    """Of readings whose whole text is the value: it is cut wherever more could have followed."""
+
+    def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
+        return is_cut(text, options, meta)

@@ -294,7 +294,7 @@ class Lifecycle:
 
     def conclude(self, seq: SequenceState, decoding: Decoding) -> None:
         """The generation at the head of the queue has its result; `deliver` hands it over."""
-        self.scheduler.estimate.finished(len(decoding.output), decoding.limit)
+        self.scheduler.estimate.finished(len(decoding.output), decoding.limit, decoding.op.params.max_tokens is not None)
         self.stats.generated(decoding)
         self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)

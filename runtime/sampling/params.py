@@ -35,11 +35,11 @@ class SamplingParams:
     """Options of one `generate`. `validate()` raises ConfigError naming the bad value.
 
     A temperature below 1e-6 means greedy; top_k = -1 means all tokens. max_tokens = 0 samples nothing and, if logprobs
-    are requested, returns one row of next-token logprobs. With a `seed` the random noise depends only on (seed,
+    are requested, returns one row of next-token logprobs; None means up to the end of the context. With a `seed` the random noise depends only on (seed,
     position), not on the batch; None draws a new seed.
     """
 
-    max_tokens: int = 128
+    max_tokens: int | None = 128
     min_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
@@ -58,8 +58,8 @@ class SamplingParams:
     seed: int | None = None
     logprobs: bool = False
     top_logprobs: int = 0
-    close_at_limit: bool = False  # constrained: finish by the grammar's shortest_end() at max_tokens
-    error_on_truncation: bool = False  # constrained: raise TruncatedError when cut by max_tokens
+    close_at_limit: bool = False  # constrained: finish by the grammar's shortest_end() at the limit
+    error_on_truncation: bool = False  # constrained: raise TruncatedError when cut by the limit, and not closed
     speculation: bool = True  # where the engine drafts: for this text too; False: nor is anything learned from it
 
     @property
@@ -97,8 +97,9 @@ class SamplingParams:
         return replace(self, **odd) if odd else self
 
     def _check_counts(self) -> None:
-        most, least, _ = (whole(name, getattr(self, name), 0) for name in ("max_tokens", "min_tokens", "top_logprobs"))
-        if least > most:
+        least, _ = (whole(name, getattr(self, name), 0) for name in ("min_tokens", "top_logprobs"))
+        most = None if self.max_tokens is None else whole("max_tokens", self.max_tokens, 0)
+        if most is not None and least > most:
             raise ConfigError(f"min_tokens={least} is above max_tokens={most}; raise max_tokens")
         if plain(self.top_k) != -1 or not _is_int(self.top_k):
             whole("top_k", self.top_k, 1, hint="; -1 means all")

@@ -11,12 +11,16 @@ from ..sequences.sequence import SequenceState, Status
 if TYPE_CHECKING:
     from .scheduler import Scheduler
 
+LONGEST = 1 << 17  # tokens that a text without a max_tokens is ever expected to have
+
 
 class LengthEstimate:
-    """Learns which share of max_tokens generations use, so that admission need not assume the worst."""
+    """Learns how long texts get, so that admission need not assume the worst: the share that is used of a max_tokens, and
+    the length of those that only the context bounds."""
 
     def __init__(self) -> None:
         self.share = 0.5
+        self.length = 128.0  # tokens
 
     def remaining(self, seq: SequenceState) -> int:
         op = seq.ops[0]
@@ -24,13 +28,20 @@ class LengthEstimate:
             return 0
         if op.decoding is None:
             return 1
-        return max(1, int(self.share * op.decoding.limit) - len(op.decoding.output))
+        limit, made = op.decoding.limit, len(op.decoding.output)
+        expected = min(self.length, limit) if op.params.max_tokens is None else self.share * limit
+        return max(1, int(expected) - made)
 
-    def finished(self, made: int, allowed: int) -> None:
-        self.share += 0.05 * (made / max(1, allowed) - self.share)
+    def finished(self, made: int, allowed: int, bounded: bool = True) -> None:
+        """bounded: by max_tokens, else by the context alone."""
+        if bounded:
+            self.share += 0.05 * (made / max(1, allowed) - self.share)
+        else:
+            self.length += 0.05 * (made - self.length)
 
     def too_low(self) -> None:
         self.share = min(1.0, 1.3 * self.share + 0.05)
+        self.length = min(LONGEST, 1.3 * self.length)
 
 
 class Claims:

@@ -41,7 +41,9 @@ class Decoding:
         params.check_ids(life.vocab_size)
         self.life, self.op = life, op
         self.prompt_tokens = len(seq)
-        self.limit = min(params.max_tokens, life.context - len(seq))
+        room = life.context - len(seq)
+        self.limit = room if params.max_tokens is None else min(params.max_tokens, room)
+        self.limited = self.limit == params.max_tokens  # by max_tokens, else by the context
         self.matcher = _matcher(life, op)
         ends = _end_ids(life, op)
         limited = dataclasses.replace(params, max_tokens=self.limit, min_tokens=min(params.min_tokens, self.limit))
@@ -201,7 +203,7 @@ class Decoding:
             self.matcher.mask()
 
     def _work_out_end(self, matcher: Matcher) -> None:
-        if not matcher.can_end and self.op.params.close_at_limit and self._ending is None:
+        if not matcher.finished and self.op.params.close_at_limit and self._ending is None:
             try:
                 self._ending = matcher.shortest_end()
             except GrammarLimitError:
@@ -209,25 +211,29 @@ class Decoding:
 
     def _settle(self, seq: SequenceState, finish: Finish) -> None:
         """Cut tokens, pages and text together, then make the result."""
-        truncated = finish.reason["type"] == "length" and self.matcher is not None and not self.matcher.can_end
+        truncated = closed = False
+        if finish.reason["type"] == "length" and self.matcher is not None:
+            truncated = not self.matcher.finished
+            if not truncated:  # the grammar ended with the last token that the limit allows
+                finish = dataclasses.replace(finish, reason=GRAMMAR_END)
         if truncated and self.op.params.close_at_limit:
-            finish, truncated = self._closed(finish)
+            finish, closed = self._closed(finish)
         tokens = self.output[: finish.kept]
         if finish.remainder:
             tokens = tokens + self.life.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
         self.life.truncate(seq, self.prompt_tokens + finish.kept)
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
-        self.result = result(self, finish, tokens, truncated)
+        self.result = result(self, finish, tokens, truncated, closed)
 
     def _closed(self, finish: Finish) -> tuple[Finish, bool]:
-        """The shortest text that completes the grammar goes on after the last whole character; whether it is cut still."""
+        """With the shortest text that completes the grammar behind the last whole character, and whether the text is whole."""
         assert self.matcher is not None
         try:
             end = self.matcher.shortest_end() if self._ending is None else self._ending
         except GrammarLimitError:
             end = b""
         pieces = [self.life.text.tokenizer.token_bytes[token] for token in self.output]
-        return (completed(finish, pieces, end), False) if end else (finish, True)
+        return (completed(finish, pieces, end), True) if end else (finish, self.matcher.can_end)
 
     def _note(self, samples: Samples, index: int) -> None:
         if self.logprobs is not None and samples.logprobs is not None:

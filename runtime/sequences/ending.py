@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from .decoding import Decoding
 
 
-def result(decoding: Decoding, finish: Finish, tokens: list[int], truncated: bool) -> Generation | TruncatedError:
-    """Of the text of `finish`, whose tokens these are; `truncated`: its grammar could not end."""
+def result(decoding: Decoding, finish: Finish, tokens: list[int], truncated: bool, closed: bool) -> Generation | TruncatedError:
+    """Of the text of `finish`, whose tokens these are. truncated: a limit came before the end of its grammar; closed: then
+    the grammar completed it."""
     op = decoding.op
-    if truncated and op.params.error_on_truncation:
+    if truncated and not closed and op.params.error_on_truncation:
         return TruncatedError(
-            f"max_tokens={op.params.max_tokens} was reached before the grammar could end, after {finish.text!r}; "
-            "allow more tokens, or set close_at_limit to have the text closed"
+            f"{_limit(decoding)} before the grammar was at its end, after {finish.text!r}; "
+            f"{'allow more tokens' if decoding.limited else 'shorten the prompt'}, or set close_at_limit=True to have the text closed"
         )
     return Generation(
         text=finish.text,
@@ -32,6 +33,7 @@ def result(decoding: Decoding, finish: Finish, tokens: list[int], truncated: boo
         top_logprobs=None if decoding.top_logprobs is None else decoding.top_logprobs[: max(len(tokens), 1)],
         e2e_latency=op.elapsed,
         truncated=truncated,
+        closed=closed,
         queue_seconds=op.queue_seconds,
         first_token_seconds=op.elapsed if decoding.first is None else decoding.first,
         drafted_tokens=decoding.drafted,
@@ -45,6 +47,12 @@ def completed(finish: Finish, pieces: list[bytes], end: bytes) -> Finish:
     kept = next(n for n in range(len(pieces), -1, -1) if _is_whole(b"".join(pieces[:n])))
     remainder = (b"".join(pieces[kept:]) + end).decode()
     return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder)
+
+
+def _limit(decoding: Decoding) -> str:
+    if decoding.limited:
+        return f"max_tokens={decoding.op.params.max_tokens} was reached"
+    return f"the context of {decoding.life.context} tokens was full"
 
 
 def _is_whole(data: bytes) -> bool:

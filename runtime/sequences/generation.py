@@ -22,7 +22,8 @@ class Generation:
     logprobs: TokenLogprobs | None  # nan for the tokens of a cut token that was encoded anew
     top_logprobs: list[TokenLogprobs] | None
     e2e_latency: float  # seconds
-    truncated: bool = False  # cut by max_tokens before the grammar could end
+    truncated: bool = False  # a limit came before the end of the grammar
+    closed: bool = False  # truncated, then completed by the grammar: its last part is not the model's
     queue_seconds: float = 0.0  # until it got a place in the batch
     first_token_seconds: float = 0.0  # until its first token
     drafted_tokens: int = 0  # guessed ahead, see `Engine(speculation=...)`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ class StopChecker:
         self._tokenizer = tokenizer
         self._end_ids = params.end_ids(tokenizer.eos_ids if eos_ids is None else eos_ids)
         self._detokenizer = tokenizer.detokenizer(params.skip_special_tokens)
-        self._limit = params.max_tokens
+        self._limit = math.inf if params.max_tokens is None else params.max_tokens
         self._stops = StopStrings(params.stop) if params.stop else None
         self._patterns = StopPatterns(params.stop_regex) if params.stop_regex else None
         self._searching = bool(self._stops or self._patterns)

@@ -108,6 +108,7 @@ async def model_info(request: Request) -> dict[str, Any]:
         "has_image_understanding": False,
         "has_audio_understanding": False,
         "takes_quoted_text": True,
+        "closes_at_limit": True,
         "model_type": read_json(Path(engine.model_path) / "config.json").get("model_type"),
         "architectures": [engine.info()["architecture"]],
     }

@@ -310,9 +310,9 @@ class Bridge:
             if (count := len(getattr(params, name))) > MOST_NAMED:
                 raise RequestError(f"{name} names {count} tokens; give at most {MOST_NAMED}", param=name)
         most = self.settings.max_new_tokens
-        limit = params.max_tokens if most is None else min(params.max_tokens, most)
+        limit = min((bound for bound in (params.max_tokens, most) if bound is not None), default=None)
         seed = params.seed if params.seed is None else sample_seed(params.seed, index)
-        return dataclasses.replace(params, max_tokens=limit, min_tokens=min(params.min_tokens, limit), seed=seed)
+        return dataclasses.replace(params, max_tokens=limit, min_tokens=params.min_tokens if limit is None else min(params.min_tokens, limit), seed=seed)
 
     def check_size(self, prompt: Prompt) -> None:
         """Raise RequestError for what is too long whatever its tokens are: to look at each takes long."""

@@ -58,6 +58,7 @@ class AnswerWriter:
             "e2e_latency": generation.e2e_latency,
             "queue_seconds": generation.queue_seconds,
             "truncated": generation.truncated,
+            **({"closed": True} if generation.closed else {}),
         }
         if inputs is not None:
             meta |= self._input_rows(inputs)

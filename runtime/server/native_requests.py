@@ -194,39 +194,40 @@ def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, most: int | N
     return Sampling(_params(fields, lengths, tokenizer), _constraint(fields), fields.n or 1)
 
 
-def _lengths(fields: SamplingFields, place: str) -> dict[str, int]:
-    """`max_tokens` and `min_tokens`, as far as they are given, under whichever name."""
+def _lengths(fields: SamplingFields, place: str) -> dict[str, int | None]:
+    """`max_tokens` and `min_tokens`, as far as they are given, under whichever name. A max_new_tokens that is null is None."""
     given = {name: getattr(fields, name) for both in OTHER_NAMES.items() for name in both}
+    unbounded: dict[str, int | None] = {"max_tokens": None} if "max_new_tokens" in fields.model_fields_set else {}
     try:
-        return own_names({name: value for name, value in given.items() if value is not None})
+        return unbounded | own_names({name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
         raise RequestError(f"in {place}, {error}", param=place) from None
 
 
-def _check_least(lengths: dict[str, int], place: str) -> None:
-    least, most = lengths.get("min_tokens", 0), lengths.get("max_tokens", SamplingParams().max_tokens)
-    if least > most:
+def _check_least(lengths: dict[str, int | None], place: str) -> None:
+    least, most = lengths.get("min_tokens") or 0, lengths.get("max_tokens", SamplingParams().max_tokens)
+    if most is not None and least > most:
         param = f"{place}.min_new_tokens"
         raise RequestError(f"{param} is {least} and max_new_tokens is {most}; raise max_new_tokens", param=param)
 
 
-def _check_most(lengths: dict[str, int], most: int | None, place: str) -> None:
+def _check_most(lengths: dict[str, int | None], most: int | None, place: str) -> None:
     asked = lengths.get("max_tokens")
     if most is not None and asked is not None and asked > most:
         param = f"{place}.max_new_tokens"
         raise RequestError(f"{param} is {asked}, more than this server's {most}; ask for less", param=param)
 
 
-def _params(fields: SamplingFields, lengths: dict[str, int], tokenizer: Tokenizer) -> SamplingParams:
-    values = {name: getattr(fields, name) for name in _SAME_NAME}
-    values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()} | lengths
+def _params(fields: SamplingFields, lengths: dict[str, int | None], tokenizer: Tokenizer) -> SamplingParams:
+    values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
+    values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()}
     stops, ids = split_stops(_listed(fields.stop), tokenizer)
     params = SamplingParams(
         stop=stops,
         stop_token_ids=(*(fields.stop_token_ids or ()), *ids),
         stop_regex=tuple(_listed(fields.stop_regex)),
         logit_bias={_token_id(token): bias for token, bias in (fields.logit_bias or {}).items()},
-        **{name: value for name, value in values.items() if value is not None},
+        **({name: value for name, value in values.items() if value is not None} | lengths),
     )
     params.validate()
     return params

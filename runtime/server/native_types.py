@@ -49,9 +49,9 @@ class _Fields(BaseModel):
 
 
 class SamplingFields(_Fields):
-    """One `sampling_params`. None is the default of the field, whatever the field."""
+    """One `sampling_params`. None is the default of the field, but for max_new_tokens."""
 
-    max_new_tokens: Count | None = None
+    max_new_tokens: Count | None = None  # null: to the end of the context; left out: 128
     min_new_tokens: Count | None = None
     max_tokens: Count | None = None  # another name of max_new_tokens
     min_tokens: Count | None = None  # another name of min_new_tokens

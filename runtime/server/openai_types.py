@@ -189,7 +189,7 @@ class Sampling(Guided):
         """Whether a stream is to end with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def params(self, max_tokens: int, logprobs: bool, top: int) -> SamplingParams:
+    def params(self, max_tokens: int | None, logprobs: bool, top: int) -> SamplingParams:
         """The runtime's parameters, not checked yet; `top` likeliest tokens beside each."""
         return SamplingParams(
             max_tokens=max_tokens,

@@ -112,7 +112,7 @@ class OpenAIServer(Loopback):
     def _write(self, prompt: str, body: dict[str, Any], index: int) -> Answer:
         if body.get("echo") and body.get("logprobs") is not None and not self.echo_scores:
             raise Refused("Setting 'echo' and 'logprobs' at the same time is not supported for this model.")
-        limit = body.get("max_completion_tokens", body.get("max_tokens", 16))
+        limit = body.get("max_completion_tokens", body.get("max_tokens", 4096 if "messages" in body else 16))
         stop = body.get("stop") or []
         stops = [stop] if isinstance(stop, str) else stop
         seed = prompt if not index else f"{prompt}#{index}"

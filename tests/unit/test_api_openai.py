@@ -372,7 +372,7 @@ def test_answers_that_break_the_form(openai_like, chat):
     assert state["a"] == '{"a":'[:6] and state.get_meta_info("a")["truncated"] is True
     fails(
         talk.run(backend=chat, json_schema={"type": "object"}, max_tokens=5, error_on_truncation=True),
-        "max_tokens=5 cut",
+        "max_tokens=5 was reached before the text was complete, after '{\"a\":",
     )
 
 

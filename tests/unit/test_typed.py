@@ -243,8 +243,10 @@ def test_unconstrained_text_is_read_tolerantly():
 
 def test_options_of_the_gen_stay():
     options = reading_of(int).constrain(make_options(max_new_tokens=5, stop="x"), BACKEND)
-    assert (options.max_new_tokens, options.stop, options.close_at_limit) == (5, ("x",), True)
-    assert reading_of(Guest).constrain(make_options(close_at_limit=False), BACKEND).close_at_limit is False
+    assert (options.max_new_tokens, options.stop, options.close_at_limit) == (5, ("x",), None)
+    assert reading_of(Guest).constrain(make_options(close_at_limit=True), BACKEND).close_at_limit is True
+    for said in (None, False, True):  # of a typed text that is cut there is no value
+        assert reading_of(Guest).constrain(make_options(error_on_truncation=said), BACKEND).error_on_truncation is True
     assert reading_of(int).constrain(SamplingOptions(), BACKEND).max_new_tokens is None
     assert reading_of(str).constrain(SamplingOptions(), BACKEND) == SamplingOptions()
 
@@ -278,12 +280,12 @@ def test_backends_get_what_they_know():
         backend.refused = refused
         options = reading_of(kind).constrain(SamplingOptions(), backend)
         return {
-            name for name in ("regex", "dtype", "json_schema", "close_at_limit") if getattr(options, name)
+            name for name in ("regex", "dtype", "json_schema", "error_on_truncation") if getattr(options, name)
         }
 
-    assert given(int) == {"regex", "close_at_limit"} and given(int, "close_at_limit") == {"regex"}
-    assert given(bool, "regex", "close_at_limit") == {"dtype"}
-    assert given(Color, "regex") == {"json_schema", "close_at_limit"} and given(Guest, "json_schema") == set()
+    assert given(int) == {"regex", "error_on_truncation"}
+    assert given(bool, "regex") == {"dtype", "error_on_truncation"}
+    assert given(Color, "regex") == {"json_schema", "error_on_truncation"} and given(Guest, "json_schema") == set()
     assert read(Color, '"sky blue"') is Color.BLUE and read(Literal[1, 2], '"2"') == 2
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated, GenRequest, OnChunk
 from ...concurrency.ids import fresh_id
-from ...errors import RemoteProtocolError
-from ...sampling.options import CONSTRAINTS, SamplingOptions
+from ...errors import RemoteError, RemoteProtocolError
+from ...sampling.limits import is_complete, is_constrained, truncated_error
+
+if TYPE_CHECKING:
+    from ..openai.forms import Form
 
 Entry = list[Any]  # [log-probability or None, token id or None, text]
 
@@ -23,11 +26,6 @@ class Bill:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
-
-
-def is_constrained(options: SamplingOptions) -> bool:
-    """True for a gen whose text must have a certain form."""
-    return any(getattr(options, name) is not None for name in CONSTRAINTS)
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
@@ -73,8 +71,9 @@ class StopCutter:
 
 @dataclass
 class AnswerWriter:
-    """Collects one answer. `emit` gets what can be shown, unless `unwrap` changes the text when it is whole.
+    """Collects one answer. `emit` gets what can be shown, unless the form changes the text when it is whole.
 
+    `form` is what was asked for, `limit` the max_tokens that was sent.
     White space at the start that repeats `skip`, the end of the prompt, is not part of the text.
     Whoever feeds it sets `finish` (why the answer ended) and `bill`, and `matched` where the server tells it.
     """
@@ -82,8 +81,8 @@ class AnswerWriter:
     request: GenRequest
     stops: Sequence[str]
     emit: OnChunk | None = None
-    unwrap: Callable[[str, bool], str] | None = None
-    check: Callable[[str, bool], object] | None = None
+    form: Form | None = None
+    limit: int | None = None
     skip: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
     bill: Bill = field(default_factory=Bill)
@@ -110,23 +109,42 @@ class AnswerWriter:
                 f"the stream ended without a finish reason after {self._cutter.text!r}", retryable=True
             )
         self._emit(self._cutter.rest(), ())
-        reason = self._reason()
-        text = self._formed(self._cutter.text, reason["type"] == "length")
-        return Generated(text, self._whole_meta(reason))
+        answer = self._cutter.text
+        meta = self._whole_meta(self._reason(), answer)
+        if self.finish == "content_filter" and is_constrained(self.request.options):
+            raise RemoteError(f"the provider's content filter ended the answer after {answer!r}; change the prompt")
+        if meta["truncated"]:
+            return Generated(self._cut(answer, meta), meta)
+        return Generated(self._formed(answer), meta)
 
-    def _formed(self, text: str, truncated: bool) -> str:
+    def _cut(self, answer: str, meta: dict[str, Any]) -> str:
+        """The text of an answer that a limit cut. Raises TruncatedError where the gen minds, and where it has none."""
+        options = self.request.options
+        if options.error_on_truncation or (self.form is not None and self.form.closed):
+            sent = self.limit if options.max_new_tokens is None else options.max_new_tokens
+            raise truncated_error(answer, replace(options, max_new_tokens=sent), meta)
+        return self._shown(answer if self.form is None else self.form.opening + answer)
+
+    def _formed(self, answer: str) -> str:
         """The text that the answer stands for. Raises RemoteProtocolError if it has not the form asked for."""
+        if self.form is None:
+            return answer
         try:
-            if self.check is not None:
-                self.check(text, truncated)
-            if self.unwrap is None:
-                return text
-            text = self.unwrap(text, truncated)
+            if self.form.check is not None:
+                self.form.check(answer)
+            return answer if self.form.unwrap is None else self._shown(self.form.unwrap(answer))
         except ValueError as error:
             raise RemoteProtocolError(str(error)) from error
-        if self.emit is not None and text:
+
+    def _shown(self, text: str) -> str:
+        """The text, which nobody has been shown yet where the form changes it."""
+        if self._changes and self.emit is not None and text:
             self.emit(Generated(text, self._chunk_meta(())))
         return text
+
+    @property
+    def _changes(self) -> bool:
+        return self.form is not None and self.form.unwrap is not None
 
     def _without_skipped(self, text: str) -> str:
         if self.skip and text:
@@ -136,7 +154,7 @@ class AnswerWriter:
         return text
 
     def _emit(self, text: str, rows: Sequence[Entry]) -> None:
-        if self.emit is not None and self.unwrap is None and text:
+        if self.emit is not None and not self._changes and text:
             self.emit(Generated(text, self._chunk_meta(rows)))
 
     def _reason(self) -> dict[str, Any]:
@@ -154,7 +172,15 @@ class AnswerWriter:
             meta |= {"output_token_logprobs": list(rows), "output_token_logprobs_length": len(self._rows)}
         return meta
 
-    def _whole_meta(self, reason: dict[str, Any]) -> dict[str, Any]:
+    def _is_cut(self, reason: dict[str, Any], answer: str) -> bool:
+        """Whether a form was cut by a limit."""
+        options = self.request.options
+        if reason["type"] != "length" or not is_constrained(options):
+            return False
+        ended = None if self.form is None else self.form.ended
+        return not (is_complete(answer, options) if ended is None else ended(answer))
+
+    def _whole_meta(self, reason: dict[str, Any], answer: str) -> dict[str, Any]:
         meta = {
             **self.meta,
             "finish_reason": reason,
@@ -162,7 +188,7 @@ class AnswerWriter:
             "completion_tokens": self.bill.completion_tokens,
             "cached_tokens": self.bill.cached_tokens,
             "e2e_latency": time.perf_counter() - self._began,
-            "truncated": reason["type"] == "length" and is_constrained(self.request.options),
+            "truncated": self._is_cut(reason, answer),
         }
         options = self.request.options
         if options.return_logprob:
@@ -189,14 +215,8 @@ def nothing_generated() -> Generated:
 
 
 def finished(writer: AnswerWriter) -> Generated:
-    """The result of a call. Raises TruncatedError if max_tokens cut a form and the gen minds."""
-    generated, options = writer.done(), writer.request.options
-    if options.max_new_tokens == 0:  # one token was asked for, for the sake of its log-probabilities
+    """The result of a call. Raises TruncatedError if a limit cut a form and the gen minds."""
+    generated = writer.done()
+    if writer.request.options.max_new_tokens == 0:  # one token was asked for, for the sake of its log-probabilities
         return Generated("", generated.meta_info)
-    if options.error_on_truncation and generated.meta_info["truncated"]:
-        from sgl.runtime.errors import TruncatedError
-
-        raise TruncatedError(
-            f"max_tokens={options.max_new_tokens} cut the answer to {generated.text!r}; allow more"
-        )
     return generated

@@ -23,7 +23,7 @@ from .answer import AnswerWriter, Bill, finished, nothing_generated
 from .anthropic_body import check_options, messages_body
 from .sdk import CONNECT_SECONDS, TokenUsage, require, sdk_errors
 
-_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
+_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "model_context_window_exceeded": "length"}
 
 
 class Anthropic(RemoteBackend):
@@ -98,8 +98,8 @@ class Anthropic(RemoteBackend):
             request,
             stops_of(request, self.traits, form),
             emit,
-            form.unwrap,
-            form.check,
+            form,
+            body["max_tokens"],
             skip=_end_space(prompt.partial),
         )
         with sdk_errors():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ...backend import GenRequest
 from ...media.content import Message
 from ...sampling.options import SamplingOptions
-from ..openai.body import chat_start, given, stops_of
+from ..openai.body import cannot_close, chat_start, given, stops_of
 from ..openai.forms import Form, Traits
 from ..remote.prompt import Prompt
 
@@ -19,12 +20,21 @@ _UNKNOWN = (
     "stop_token_ids", "stop_regex", "min_new_tokens", "ignore_eos", "keep_stop", "close_at_limit",
 )  # fmt: skip
 
+_OLDEST = re.compile(r"claude-(2|instant|3-(opus|sonnet|haiku))")
+
 
 def check_options(options: SamplingOptions, traits: Traits) -> None:
     """Raise UnsupportedByBackendError for the first option that the API has no word for."""
     for name in _UNKNOWN:
         if given(options, name) and getattr(options, name) is not False:
+            if name == "close_at_limit":
+                raise cannot_close(traits)
             raise traits.refuse(f"has no {name} (given: {getattr(options, name)!r})", "leave it out")
+
+
+def most_of(model: str) -> int:
+    """The limit of a text that has none: the API demands a number, and refuses one above what the model can write."""
+    return 4096 if _OLDEST.search(model) else 8192
 
 
 def messages_body(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> Body:
@@ -33,7 +43,7 @@ def messages_body(prompt: Prompt, request: GenRequest, traits: Traits, form: For
     messages = chat_start(prompt, traits)["messages"]
     system = [message["content"] for message in messages if message["role"] == "system"]
     talk = [_message(message) for message in messages if message["role"] != "system" and message["content"]]
-    body: Body = {"messages": _unspaced(talk), "max_tokens": options.max_new_tokens or 128}
+    body: Body = {"messages": _unspaced(talk), "max_tokens": options.max_new_tokens or most_of(traits.name)}
     if system:
         body["system"] = "\n\n".join(str(text) for text in system)
     stops = [

@@ -118,7 +118,7 @@ class EmbeddedBackend(Backend):
         options = request.options
         ids = [self._special_id(stop) for stop in request.stops]
         params = SamplingParams(
-            max_tokens=_given(options.max_new_tokens, 128),
+            max_tokens=options.max_new_tokens,
             min_tokens=options.min_new_tokens or 0,
             temperature=_given(options.temperature, 1.0),
             top_p=_given(options.top_p, 1.0),

@@ -77,6 +77,7 @@ class MetaWriter:
             "e2e_latency": generation.e2e_latency,
             "queue_seconds": generation.queue_seconds,
             "truncated": generation.truncated,
+            **({"closed": True} if generation.closed else {}),
             **({"reread_tokens": generation.reread_tokens} if generation.reread_tokens else {}),
         }
 

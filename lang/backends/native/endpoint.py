@@ -10,7 +10,7 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest
 from ...chat import get_chat_template_by_model_path
 from ...errors import RemoteConnectionError, RemoteError, RemoteProtocolError, RemoteStatusError
 from ...sampling.choices import ChoicesDecision
-from ...sampling.options import SamplingOptions
+from ...sampling.limits import at_limit, is_complete, is_constrained, truncated_error
 from ..remote.base import RemoteBackend
 from ..remote.loop import PerLoop
 from ..remote.prompt import Prompt
@@ -86,7 +86,7 @@ class RuntimeEndpoint(RemoteBackend):
 
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
-            check_options(request.options)
+            check_options(request.options, bool(self.model_info.get("closes_at_limit")))
 
     async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)
@@ -166,21 +166,13 @@ class RuntimeEndpoint(RemoteBackend):
 
 
 def _checked(generated: Generated, request: GenRequest) -> Generated:
-    """Raise TruncatedError where the request wants that: a constrained text that was cut by its limit."""
-    if request.options.error_on_truncation and _truncated(generated.meta_info, request.options):
-        from sgl.runtime.errors import TruncatedError
-
-        raise TruncatedError(
-            f"max_tokens={request.options.max_new_tokens} was reached before the grammar could end, after "
-            f"{generated.text!r}; allow more tokens"
-        )
+    """With `truncated` where the server does not say it. Raises TruncatedError where the request wants that for a text that
+    was cut by a limit."""
+    options, meta = request.options, generated.meta_info
+    if not is_constrained(options) or meta.get("closed"):
+        return generated
+    cut = bool(meta.get("truncated")) or (at_limit(meta) and not is_complete(generated.text, options))
+    if cut and options.error_on_truncation:
+        raise truncated_error(generated.text, options, meta)
+    generated.meta_info = {**meta, "truncated": cut}
     return generated
-
-
-def _truncated(meta: dict[str, Any], options: SamplingOptions) -> bool:
-    """What the server says, else: a constrained text that ended by its length may be cut."""
-    if "truncated" in meta:
-        return bool(meta["truncated"])
-    reason = meta.get("finish_reason")
-    constraints = (options.pattern, options.json_schema, options.ebnf, options.structural_tag)
-    return isinstance(reason, dict) and reason.get("type") == "length" and any(constraints)

@@ -17,12 +17,12 @@ Body = dict[str, Any]
 _LOGPROB_OPTIONS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
 
 
-def check_options(options: SamplingOptions) -> None:
-    """Raise UnsupportedByBackendError for what the protocol has no word for."""
-    if options.close_at_limit:
+def check_options(options: SamplingOptions, closes: bool) -> None:
+    """Raise UnsupportedByBackendError for what the server does not do. closes: it knows close_at_limit."""
+    if options.close_at_limit and not closes:
         raise UnsupportedByBackendError(
-            "the native HTTP protocol has no close_at_limit; use error_on_truncation, more max_tokens, or an "
-            "sgl.Engine in this process"
+            "this server has no close_at_limit: it is not a server of `sgl serve` that has it; leave it out (a typed text that is cut is "
+            "an error then), give more max_tokens, or use an sgl.Engine in this process"
         )
 
 
@@ -61,7 +61,7 @@ def sampling_body(request: GenRequest) -> Body:
     return {
         "skip_special_tokens": global_config.skip_special_tokens_in_output,
         "spaces_between_special_tokens": global_config.spaces_between_special_tokens_in_out,
-        "max_new_tokens": _given(options.max_new_tokens, 128),
+        "max_new_tokens": options.max_new_tokens,  # null: to the end of the context
         "min_new_tokens": options.min_new_tokens or 0,
         "n": 1,
         "stop": list(request.stops),
@@ -89,6 +89,7 @@ def _extras(options: SamplingOptions) -> Body:
         "no_stop_trim": options.keep_stop or None,
         "ebnf": options.ebnf,
         "structural_tag": options.structural_tag,
+        "close_at_limit": options.close_at_limit or None,
         "speculation": False if options.speculation is False else None,
     }
     return {name: value for name, value in extras.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...backend import GenRequest
+from ...errors import UnsupportedByBackendError
 from ...media.content import Message
 from ...sampling.options import DEFAULTS, SamplingOptions
 from ..remote.prompt import Prompt
@@ -12,6 +13,7 @@ from .forms import Form, Traits
 
 Body = dict[str, Any]
 
+MOST_COMPLETION = 1024  # tokens of a typed text completion without max_tokens: with the prompt they must fit the context
 MOST_STOPS = 4  # that the API takes; the others are cut here
 
 # What servers that are declared take beside OpenAI's own options, and how they call it.
@@ -54,10 +56,17 @@ def check_options(options: SamplingOptions, traits: Traits) -> None:
     refused = _NEVER + (_NOT_FOR_REASONING if traits.reasoning else ())
     for name in refused:
         if given(options, name) and getattr(options, name) is not False:
-            raise traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
+            raise cannot_close(traits) if name == "close_at_limit" else traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
     start = options.logprob_start_len
     if options.return_logprob and start is not None and start >= 0:
         raise traits.refuse("gives no log-probabilities of the prompt", "leave logprob_start_len out")
+
+
+def cannot_close(traits: Traits) -> UnsupportedByBackendError:
+    return traits.refuse(
+        "cannot close a text at its limit (close_at_limit=True)",
+        "leave it out (a typed text that is cut is an error then), or give more max_tokens",
+    )
 
 
 def stops_of(request: GenRequest, traits: Traits, form: Form) -> tuple[str, ...]:
@@ -72,10 +81,9 @@ def body_of(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> 
     """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
     options = request.options
     start = chat_start(prompt, traits) if traits.chat else {"prompt": prompt.text + form.opening}
-    limit = "max_completion_tokens" if traits.reasoning else "max_tokens"
     body = {
         **start,
-        limit: max(1, _or(options.max_new_tokens, 128)),
+        **_limit(options, traits),
         **_sampling(options, traits),
         **form.body,
     }
@@ -87,6 +95,21 @@ def body_of(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> 
         own = {str(token): bias for token, bias in options.logit_bias.items()}
         body["logit_bias"] = {**body.get("logit_bias", {}), **own}
     return {**body, **_logprobs(options, traits), **_extras(options, traits)}
+
+
+def _limit(options: SamplingOptions, traits: Traits) -> Body:
+    """How many tokens there may be. Chat servers that are told none go up to the context; for text completions the protocol
+    has 16 then, which no form of any length fits."""
+    most = options.max_new_tokens
+    if most is None and traits.chat:
+        return {}
+    return {"max_completion_tokens" if traits.reasoning else "max_tokens": max(1, _or(most, MOST_COMPLETION))}
+
+
+def limit_of(body: Body) -> int | None:
+    """The limit that a body has, if any."""
+    found: int | None = body.get("max_completion_tokens", body.get("max_tokens"))
+    return found
 
 
 def _sampling(options: SamplingOptions, traits: Traits) -> Body:

@@ -20,7 +20,7 @@ from ..remote.base import RemoteBackend
 from ..remote.prompt import Prompt
 from ..speculation.stream import speculating_stream
 from .answer import bill_of, take_chat, take_chat_chunk, take_text, take_text_chunk
-from .body import Body, body_of, check_options, stops_of
+from .body import Body, body_of, check_options, limit_of, stops_of
 from .forms import Traits, form_of
 from .select import Scorer, choose_in_chat
 
@@ -92,7 +92,7 @@ class CompletionsBackend(RemoteBackend):
             if not request.options.return_logprob:
                 return nothing_generated()
             emit = None
-        writer = AnswerWriter(request, stops_of(request, self.traits, form), emit, form.unwrap, form.check)
+        writer = AnswerWriter(request, stops_of(request, self.traits, form), emit, form, limit_of(body))
         await (self._take_whole(body, writer) if emit is None else self._take_stream(body, writer))
         return finished(writer)
 

@@ -43,16 +43,18 @@ class Traits:
 class Form:
     """What goes into a request for the sake of the form, and how the answer becomes the text.
 
-    `opening` is text that stands at the end of the prompt and is part of the result. `unwrap(answer,
-    truncated)` gives the text that an answer stands for, `check` looks at an answer that is the text; both
-    raise ValueError if it has not the form. `closed`: the answer ends by itself, and stops would cut the form.
+    `opening` is text that stands at the end of the prompt and is part of the result. `unwrap(answer)` gives the text
+    that an answer stands for, `check` looks at an answer that is the text; both raise ValueError if it has not the form.
+    `ended` tells of an answer that reached a limit whether it is whole; without it the gen's own grammar does.
+    `closed`: the answer ends by itself, and stops would cut the form.
     """
 
     body: dict[str, Any] = field(default_factory=dict)
     opening: str = ""
     stops: tuple[str, ...] = ()
-    unwrap: Callable[[str, bool], str] | None = None
-    check: Callable[[str, bool], object] | None = None
+    unwrap: Callable[[str], str] | None = None
+    check: Callable[[str], object] | None = None
+    ended: Callable[[str], bool] | None = None
     closed: bool = False
 
 
@@ -89,8 +91,8 @@ def _pattern(pattern: str, traits: Traits) -> Form:
     return Form(body, check=partial(_check_pattern, pattern))
 
 
-def _check_pattern(pattern: str, answer: str, truncated: bool) -> None:
-    if not truncated and not re.fullmatch(pattern, answer):
+def _check_pattern(pattern: str, answer: str) -> None:
+    if not re.fullmatch(pattern, answer):
         raise ValueError(f"the answer {answer!r} does not match {pattern!r}: the server did not enforce it")
 
 
@@ -115,12 +117,12 @@ def _structural(tag: str, traits: Traits) -> Form:
 def _schema(text: str, traits: Traits) -> Form:
     schema = json.loads(text)
     if traits.constrained:
-        return Form(_declared_schema(schema, traits), check=_check_json)
+        return Form(_declared_schema(schema, traits), check=_parsed, ended=_is_whole_json)
     if not traits.chat:
         raise traits.refuse("is a completion model and keeps to no json_schema", "use a chat model")
     if isinstance(schema, dict) and schema.get("type") == "object":
-        return Form(_response_format(strict(schema)), check=_check_json)
-    return Form(_response_format(wrapped(schema)), unwrap=_unwrapped_json, closed=True)
+        return Form(_response_format(strict(schema)), check=_parsed, ended=_is_whole_json)
+    return Form(_response_format(wrapped(schema)), unwrap=_unwrapped_json, ended=_is_whole_json, closed=True)
 
 
 def _declared_schema(schema: Any, traits: Traits) -> dict[str, Any]:
@@ -165,18 +167,20 @@ def _inside(name: str, value: Any) -> Any:
     return strict(value) if name in ("items", "anyOf", "prefixItems") else value
 
 
-def _check_json(answer: str, truncated: bool) -> None:
-    if not truncated:
-        _parsed(answer)
+def _is_whole_json(answer: str) -> bool:
+    """Whether it is JSON and nothing but white space could follow: of a number, more digits could."""
+    try:
+        value = json.loads(answer)
+    except ValueError:
+        return False
+    return isinstance(value, bool) or not isinstance(value, int | float)
 
 
-def _unwrapped_json(answer: str, truncated: bool) -> str:
-    return json.dumps(_value(answer, truncated), ensure_ascii=False)
+def _unwrapped_json(answer: str) -> str:
+    return json.dumps(_value(answer), ensure_ascii=False)
 
 
-def _value(answer: str, truncated: bool) -> Any:
-    if truncated:
-        raise ValueError(f"max_tokens cut the answer to {answer!r}, which is incomplete; allow more tokens")
+def _value(answer: str) -> Any:
     found = _parsed(answer)
     if not isinstance(found, dict) or "value" not in found:
         raise ValueError(f"the answer {answer!r} does not fulfil the schema: the server did not enforce it")
@@ -205,24 +209,24 @@ _JSON_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
 def _chat_dtype(dtype: str) -> Form:
     name, kinds = _JSON_TYPES[dtype]
 
-    def unwrap(answer: str, truncated: bool) -> str:
-        value = _value(answer, truncated)
+    def unwrap(answer: str) -> str:
+        value = _value(answer)
         if not isinstance(value, kinds) or (dtype != "bool" and isinstance(value, bool)):
             raise ValueError(f"the answer {answer!r} has no {dtype}: the server did not enforce the schema")
         return f'"{value}"' if dtype == "str" else str(value)
 
-    return Form(_response_format(wrapped({"type": name})), unwrap=unwrap, closed=True)
+    return Form(_response_format(wrapped({"type": name})), unwrap=unwrap, ended=_is_whole_json, closed=True)
 
 
 def _text_dtype(dtype: str, traits: Traits) -> Form:
     if dtype == "str":
-        return Form(opening='"', stops=('"',), unwrap=lambda answer, truncated: f'"{answer}"')
+        return Form(opening='"', stops=('"',), unwrap=lambda answer: f'"{answer}"')
     if dtype == "int":
         return Form(_digits_only(traits), unwrap=_whole_number)
     raise traits.refuse(f"is a completion model without dtype {dtype}", "use int or str, or a chat model")
 
 
-def _whole_number(answer: str, truncated: bool) -> str:
+def _whole_number(answer: str) -> str:
     if not re.fullmatch(r"[-+]?[0-9]+", answer.strip()):
         raise ValueError(
             f"the answer {answer!r} is not a whole number; end the prompt so that a number must follow"

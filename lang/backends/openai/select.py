@@ -165,6 +165,7 @@ def _writing_options(request: SelectRequest, traits: Traits) -> SamplingOptions:
         max_new_tokens=4096 if traits.reasoning else 64 + 2 * longest,
         temperature=request.temperature,
         seed=request.seed,
+        error_on_truncation=True,
     )
     if traits.constrained:
         return replace(options, regex="|".join(f"({re.escape(choice)})" for choice in request.choices))

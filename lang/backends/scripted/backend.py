@@ -14,6 +14,8 @@ from ...chat import ChatTemplate, get_chat_template
 from ...concurrency.once import when_done
 from ...errors import ProgramCancelled, ScriptError
 from ...sampling.choices import ChoicesDecision
+from ...sampling.following import followed
+from ...sampling.limits import at_limit
 from .fulfil import objection
 from .script import Delayed, Request, Script, as_decision, as_generated, words
 
@@ -51,7 +53,8 @@ class Scripted(Backend):
     An answer is a text, a number, a dict (for a gen: written as JSON; for a select: log-probabilities of the choices),
     a `Generated`, an exception (which is raised), `Delayed(seconds, answer)`, or a function of (prompt, request) that
     returns one of these; in a dict it may be a list for successive calls. An answer that no model could have given,
-    because the gen's regex, schema or stops forbid it, raises a ScriptError that says why.
+    because the gen's regex, schema or stops forbid it, raises a ScriptError that says why. A text that max_tokens cuts is
+    `Generated(text, {"finish_reason": {"type": "length", "length": 5}})`.
 
     `calls` lists the ScriptedCalls so far. Words count as tokens. It starts no threads unless you script delays.
     """
@@ -198,10 +201,20 @@ def _checked(answer: Any, prompt: str, request: Request) -> Generated | ChoicesD
     if isinstance(request, SelectRequest):
         return as_decision(answer, request)
     generated = as_generated(answer, prompt)
-    reason = objection(generated.text, request, bool(generated.meta_info.get("truncated")))
+    cut = bool(generated.meta_info.get("truncated")) or at_limit(generated.meta_info)
+    reason = objection(generated.text, request, cut)
     if reason is not None:
         raise ScriptError(f"no model could answer {generated.text!r:.80} to gen {request.name!r}: {reason}")
-    return generated
+    return _closed(generated, request) if cut and request.options.close_at_limit else generated
+
+
+def _closed(generated: Generated, request: GenRequest) -> Generated:
+    """An answer that ends at its limit, completed by its grammar, as the engine does it."""
+    matcher = followed(generated.text, request.options)
+    if matcher is None or matcher.finished:
+        return generated
+    end = matcher.shortest_end().decode(errors="replace")
+    return Generated(generated.text + end, {**generated.meta_info, "truncated": True, "closed": True})
 
 
 def text_of(answer: Generated | ChoicesDecision) -> str:

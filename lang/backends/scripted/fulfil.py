@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
 
 from ...backend import GenRequest
+from ...sampling.following import byte_matcher, constraint_of
 from ...sampling.options import SamplingOptions
 
 
@@ -29,11 +27,11 @@ def _stops_earlier(text: str, request: GenRequest) -> str | None:
 
 
 def _breaks_grammar(text: str, options: SamplingOptions, truncated: bool) -> str | None:
-    constraint = _constraint(options)
+    constraint = constraint_of(options)
     if constraint is None:
         return None
     kind, source = constraint
-    matcher = _grammar(kind, source).matcher()
+    matcher = byte_matcher(constraint)
     data = text.encode("utf-8", "surrogatepass")
     for position, byte in enumerate(data):
         if not matcher.accept(byte):
@@ -43,37 +41,3 @@ def _breaks_grammar(text: str, options: SamplingOptions, truncated: bool) -> str
         rest = matcher.shortest_end().decode(errors="replace")
         return f"the {kind} {source} is not fulfilled at its end; it could end with {rest!r}"
     return None
-
-
-def _constraint(options: SamplingOptions) -> tuple[str, str] | None:
-    if options.pattern is not None:
-        return "regex", options.pattern
-    for kind, source in (
-        ("JSON schema", options.json_schema),
-        ("ebnf", options.ebnf),
-        ("structural tag", options.structural_tag),
-    ):
-        if source is not None:
-            return kind, source
-    return None
-
-
-@lru_cache(maxsize=256)
-def _grammar(kind: str, source: str) -> Any:
-    """Compiled over single bytes. Raises sgl.grammars.GrammarError."""
-    from sgl.grammars import compile_ebnf, compile_json_schema, compile_regex, compile_structural
-
-    compilers: dict[str, Callable[[str, Any], Any]] = {
-        "regex": compile_regex,
-        "JSON schema": compile_json_schema,
-        "ebnf": compile_ebnf,
-        "structural tag": compile_structural,
-    }
-    return compilers[kind](source, _bytes())
-
-
-@lru_cache(maxsize=1)
-def _bytes() -> Any:
-    from sgl.grammars import Vocabulary
-
-    return Vocabulary.from_bytes([bytes([byte]) for byte in range(256)] + [b""], [256])

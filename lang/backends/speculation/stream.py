@@ -191,6 +191,8 @@ class TextSpeculation(RemoteStream):
 
 def may_speculate(options: SamplingOptions) -> bool:
     """False for a gen whose text an unconstrained, longer answer would not begin with."""
+    if options.max_new_tokens is None:
+        return False
     defaults = {name: getattr(DEFAULTS, name) for name in _ALONE}
     return all(getattr(options, name) in (None, default) for name, default in defaults.items())
 

@@ -117,6 +117,7 @@ def joined(made: list[Generation]) -> Generation:
         accepted_tokens=sum(one.accepted_tokens for one in made),
         e2e_latency=sum(one.e2e_latency for one in made),
         truncated=any(one.truncated for one in made),
+        closed=any(one.closed for one in made),
     )
 
 

@@ -35,13 +35,14 @@ class Plan:
     """The way of every sample of one request, from the first step on.
 
     Steps that hold free text keep to what the request asks of texts: its stops, its least number of tokens, its
-    constraint where the dialect has none. What the dialect constrains is closed where the token limit cuts it.
+    constraint where the dialect has none. A call that the token limit cuts stays as it is written: nobody invents arguments.
     """
 
     def __init__(self, work: Work, body: ChatRequest, params: SamplingParams) -> None:
         self.work, self.body = work, body
         self.dialect: Dialect = work.dialect
-        self._most = min(params.max_tokens, work.settings.max_new_tokens or params.max_tokens)
+        bounds = (params.max_tokens, work.settings.max_new_tokens or None)
+        self._most = min((bound for bound in bounds if bound is not None), default=None)  # None: up to the context
         self.tools = tools_of(body)
         self.readers = Readers(work, body, self.tools)
         self.params = self.readers.visible(params)
@@ -131,12 +132,12 @@ class Plan:
 
     def _limited(self, step: Step, used: int) -> SamplingParams:
         """The request's parameters for one step."""
-        left, own = max(0, self._most - used), self.params
+        left, own = None if self._most is None else max(0, self._most - used), self.params
         if not step.free:
             own = replace(own, min_tokens=0, stop=(), stop_token_ids=(), stop_regex=(), ignore_eos=False)
         texts, ids = split_stops(step.stop, self.work.engine.tokenizer)
         return replace(
-            own, max_tokens=left, min_tokens=min(left, own.min_tokens), close_at_limit=own.close_at_limit or step.constraint is not None,
+            own, max_tokens=left, min_tokens=own.min_tokens if left is None else min(left, own.min_tokens),
             stop=(*own.stop, *texts), stop_token_ids=(*own.stop_token_ids, *ids), keep_stop=own.keep_stop and not step.stop,
         )  # fmt: skip
 

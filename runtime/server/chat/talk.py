@@ -60,7 +60,6 @@ class Talk:
 
     def _params(self) -> SamplingParams:
         body = self.body
-        limit = max(self.work.context, body.min_tokens) if body.limit is None else body.limit
-        params = body.params(limit, body.logprobs, body.top_logprobs)
+        params = body.params(body.limit, body.logprobs, body.top_logprobs)
         params.validate(self.work.engine.tokenizer.vocab_size)
         return params
