@@ -184,12 +184,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 
-def reject_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UnknownOptionError for the first of the `given` names that is not `known`."""
+def reject_unknown(owner: str, given: Iterable[str], known: Iterable[str], meant: Mapping[str, str] | None = None) -> None:
+    """Raise UnknownOptionError for the first of the `given` names that is not `known`. `meant`: what to write for names of others."""
     names = set(known)
     for name in given:
         if name not in names:
-            raise UnknownOptionError(f"{owner} has no option {name!r}; {nearest(name, names)}")
+            raise UnknownOptionError(f"{owner} has no option {name!r}; {(meant or {}).get(name) or nearest(name, names)}")
 
 
 def node_failure(node: object, cause: BaseException, where: Place | None) -> ProgramError:

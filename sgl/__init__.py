@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sgl.lang.interpreter.usage import Budget, Usage
     from sgl.lang.journal import Journal, once, record, replay, resume
     from sgl.lang.journal.backend import journal
-    from sgl.lang.nodes.fields import fields
+    from sgl.lang.nodes.fields import fields, labels
     from sgl.lang.nodes.primitives import (
         assistant,
         assistant_begin,
@@ -72,7 +72,7 @@ _HOMES = {
     "sgl.lang.program.async_state": ("AsyncProgramState",),
     "sgl.lang.program.group": ("ProgramStateGroup",),
     "sgl.lang.interpreter.usage": ("Budget", "Usage"),
-    "sgl.lang.nodes.fields": ("fields",),
+    "sgl.lang.nodes.fields": ("fields", "labels"),
     "sgl.lang.nodes.primitives": (
         "assistant", "assistant_begin", "assistant_end", "gen", "image", "plain", "select",
         "separate_reasoning", "special", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end",
@@ -105,7 +105,7 @@ __all__ = [
     "Engine", "Journal", "LiteLLM", "OpenAI", "ProgramCancelled", "ProgramError", "ProgramState",
     "ProgramStateGroup", "RuntimeEndpoint", "Scripted", "SglFunction", "Usage", "assistant",
     "assistant_begin", "assistant_end", "fields", "flush_cache", "function", "gen",
-    "get_server_info", "global_config", "greedy_token_selection", "image", "journal", "messages", "once", "plain", "record", "replay",
+    "get_server_info", "global_config", "greedy_token_selection", "image", "journal", "labels", "messages", "once", "plain", "record", "replay",
     "report", "resume", "select", "separate_reasoning", "set_default_backend", "special", "system", "system_begin",
     "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end", "tools",
     "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",

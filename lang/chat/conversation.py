@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 
-from ..errors import ProgramError
+from ..errors import LanguageError, ProgramError
 from .template import ChatTemplate, Messages
 
 
@@ -59,13 +59,21 @@ class Conversation:
             self._warn(role)
         return self.template.get_prefix_and_suffix(role, self._history())[0]
 
+    def opening(self, role: str) -> str:
+        """What would open a turn of `role` here; "" where the template has no such turn here."""
+        try:
+            return self.template.get_prefix_and_suffix(role, self._history())[0]
+        except LanguageError:
+            return ""
+
     def begin(self, role: str, start: int) -> None:
         self.current = Turn(role, start)
 
     def suffix(self, role: str) -> str:
         """What closes the open turn. Raises ProgramError if that is not one of `role`."""
         if self.role != role:
-            raise ProgramError(f"end of a {role!r} turn, but the open turn is a {self.role!r} turn")
+            opened = f"the open turn is a {self.role!r} turn" if self.role else f"no turn is open; {role}_begin() opens one"
+            raise ProgramError(f"end of a {role!r} turn, but {opened}")
         return self.template.get_prefix_and_suffix(role, self._history())[1]
 
     def end(self, end: int) -> None:

@@ -12,6 +12,7 @@ from .facts import Env
 from .items import element, iterated
 from .names import is_stdlib
 from .operators import parts_of
+from .roles import check_content
 from .values import (
     ANY,
     GENERATED,
@@ -114,8 +115,10 @@ def _word(c: Checker, name: str, node: ast.Call, arguments: Arguments, env: Env)
     if edge in ("begin", "end") and role in ROLES:
         return Nodes((Node(edge, node, role=role),))
     if name in ROLES:
-        return Nodes(turn(name, arguments.get(0, "expr"), node))
-    if name in ("image", "video", "tools", "fields"):
+        inside = arguments.get(0, "expr")
+        check_content(c, name, inside, node)
+        return Nodes(turn(name, inside, node))
+    if name in ("image", "video", "tools", "fields", "labels"):
         return Nodes((Node("any" if name == "tools" else "text", node),))
     if name == "messages":
         return words.make_messages(c, node, arguments.get(0, "messages"))
@@ -216,8 +219,9 @@ def _other_state_method(
 
 def _state_turn(c: Checker, state: State, role: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     inside = arguments.get(0, "expr")
-    if inside is None or inside == Const(None):
+    if inside is None:
         return Turn(state, role)
+    check_content(c, role, inside, node)
     states.append(c, state, Nodes(turn(role, inside, node)), node, env)
     return Submitted(role)
 

@@ -40,13 +40,14 @@ class Facts:
     role_place: ast.AST | None = None
     waited: bool = False
     many: bool = False
+    turns: bool = False  # the text so far ends with a turn
 
     def copy(self) -> Facts:
         return replace(self, names=dict(self.names), patterns=set(self.patterns))
 
     def forget(self) -> None:
         """Something was done to the state that the source does not show."""
-        self.unknown, self.role = True, ANY_ROLE
+        self.unknown, self.role, self.turns = True, ANY_ROLE, False
 
     def find(self, name: str) -> Bound | None:
         return self.names.get(name)
@@ -67,6 +68,7 @@ class Facts:
             self.role_place,
             self.waited and other.waited,
             self.many or other.many,
+            self.turns and other.turns,
         )
 
 

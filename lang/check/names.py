@@ -11,7 +11,7 @@ from .values import ANY, PLAIN, Const, Module, Value, Word, either, is_plain
 ROOTS = ("sgl", "sglang")
 _WORD_MODULES = ("api", "primitives", "function", "lang")
 STARS = (
-    "function", "gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", "tools", "fields", "system",
+    "function", "gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", "tools", "fields", "labels", "system",
     "user", "assistant", "tool", "system_begin", "system_end", "user_begin", "user_end", "assistant_begin",
     "assistant_end", "tool_begin", "tool_end", "plain", "special", "set_default_backend", "flush_cache",
 )  # fmt: skip

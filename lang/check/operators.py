@@ -126,6 +126,8 @@ def parts_of(value: Value, place: ast.AST) -> tuple[Node | Choice, ...]:
         return value.nodes
     if isinstance(value, Choice):
         return (Choice(tuple(Nodes(parts_of(option, place)) for option in value.options)),)
-    if is_plain(value) or isinstance(value, Submitted):
+    if is_plain(value):
+        return (Node("said", place, value),)
+    if isinstance(value, Submitted):
         return ()
     return (Node("any", place),)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import TYPE_CHECKING
 
 from .facts import ANY_ROLE, Facts
-from .values import Node
+from .values import Const, Node, Value
 
 if TYPE_CHECKING:
     from .checker import Checker
+
+
+_MARK = re.compile(r"<[|｜]|\[/?INST|<start_of_turn>|assistant|\bmodel\b|\bbot\b|\bAI\b", re.IGNORECASE)
 
 
 def step(c: Checker, facts: Facts, node: Node) -> None:
@@ -45,7 +50,29 @@ def _end(c: Checker, facts: Facts, node: Node) -> None:
             f"{node.role}_end() comes while the {facts.role} turn of line {line} is open; write {facts.role}_end()",
         )  # fmt: skip
     if facts.role != ANY_ROLE:
-        facts.role = None
+        facts.role, facts.turns = None, True
+
+
+def check_inside(c: Checker, facts: Facts, node: Node) -> None:
+    """A gen or select, where turns were used, is inside of one. The program's own text may open one in its own way."""
+    if facts.role is None and facts.turns:
+        c.report(
+            "SGL206", node.place,
+            f"this {node.kind} is outside of all turns, where a chat model does not expect to write; put it into one: "
+            "s += sgl.assistant(...)",
+        )  # fmt: skip
+
+
+def note_text(facts: Facts, value: Value) -> None:
+    """Text outside of turns that may itself open one: a mark that is spelt out, or text that is not known."""
+    if facts.role is None and not (isinstance(value, Const) and isinstance(value.value, str) and not _MARK.search(value.value)):
+        facts.turns = False
+
+
+def check_content(c: Checker, role: str, inside: Value | None, place: ast.AST) -> None:
+    """`sgl.user(None)`."""
+    if inside == Const(None):
+        c.report("SGL207", place, f"{role}(None) is an error: a turn needs a text or an expression; leave the turn out where there is none")
 
 
 def check_closed(c: Checker, facts: Facts) -> None:

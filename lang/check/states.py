@@ -17,6 +17,7 @@ from .values import (
     Choice,
     Const,
     Coroutine,
+    Function,
     GenText,
     Method,
     Node,
@@ -211,6 +212,8 @@ def _not_appendable(value: Value) -> str | None:
         return "None is appended; append text or an expression"
     if isinstance(value, Const) and isinstance(value.value, int | float | list | tuple | dict):
         return f"{value.value!r} is appended; append text (str() it) or an expression"
+    if isinstance(value, Function) and value.is_program:
+        return f"a program is appended; to run it here, write s.call({value.name}, ...)"
     if isinstance(value, State):
         return "a state is appended; append its text: state.text() or state[name]"
     return None
@@ -226,7 +229,9 @@ def _append_to(c: Checker, facts: Facts, value: Value, place: ast.AST, env: Env,
     elif isinstance(value, Nodes):
         for node in value.nodes:
             _append_node(c, facts, node, place, env, alone)
-    elif not is_plain(value) and not isinstance(value, Coroutine):
+    elif is_plain(value):
+        roles.note_text(facts, value)
+    elif not isinstance(value, Coroutine):
         facts.forget()
 
 
@@ -245,12 +250,18 @@ def _append_node(
         facts.__dict__.update(merged.__dict__)
     elif node.kind == "any":
         facts.forget()
+    elif node.kind == "said":
+        roles.note_text(facts, node.name)
+    elif node.kind == "turns":
+        facts.turns = facts.role is None
     elif node.kind in ("begin", "end"):
         if alone:
             roles.step(c, facts, node)
         else:
             facts.role = ANY_ROLE
     elif node.kind in _NAMED:
+        if node.kind != "scope":
+            roles.check_inside(c, facts, node)
         make(c, facts, node.name, node, env, alone)
 
 

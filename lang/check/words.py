@@ -122,7 +122,7 @@ def make_messages(c: Checker, node: ast.Call, given: Value | None) -> Value:
             messages(given.value)
         except (LanguageError, TypeError) as error:
             c.report("SGL402", node, str(error))
-    return Nodes((Node("text" if isinstance(given, Const) else "any", node),))
+    return Nodes((Node("turns" if isinstance(given, Const) and given.value else "any", node),))
 
 
 def _is_count(value: Value) -> bool:
@@ -218,7 +218,7 @@ def check_choices(
     place = places.get("choices", node)
     if value is None or (isinstance(value, Const) and value.value is None):
         if word == "select" and whole:
-            c.report("SGL403", node, "select has no choices; give a list of strings")
+            c.report("SGL403", node, "select has no choices; give a list of strings, a dict of definitions, an Enum or a Literal")
     elif isinstance(value, Const):
         _check_constant_choices(c, word, place, value.value)
     elif isinstance(value, Many):
@@ -228,10 +228,14 @@ def check_choices(
 
 
 def _check_constant_choices(c: Checker, word: str, place: ast.AST, choices: Any) -> None:
-    if isinstance(choices, str):
+    if choices is bool:
+        return
+    if isinstance(choices, dict):
+        _check_definitions(c, place, choices)
+    elif isinstance(choices, str):
         c.report("SGL403", place, f"choices is the string {choices!r}; give a list: choices=[{choices!r}]")
     elif not isinstance(choices, list | tuple | set | frozenset | range):
-        c.report("SGL403", place, f"choices is {choices!r}; give a list of strings")
+        c.report("SGL403", place, f"choices is {choices!r}; give a list of strings, a dict of definitions, an Enum or a Literal")
     elif not choices:
         c.report("SGL403", place, f"choices is empty; {'a select needs at least one' if word == 'select' else 'leave it out or give choices'}")
     elif wrong := [choice for choice in choices if not isinstance(choice, str)]:
@@ -240,6 +244,20 @@ def _check_constant_choices(c: Checker, word: str, place: ast.AST, choices: Any)
         twice = sorted({choice for choice in choices if list(choices).count(choice) > 1})
         if twice:
             c.report("SGL404", place, f"choices holds {twice[0]!r} twice; each choice is scored once")
+
+
+def _check_definitions(c: Checker, place: ast.AST, choices: dict[Any, Any]) -> None:
+    """A dict of texts with what each means, where that is known."""
+    for label, about in choices.items():
+        if not isinstance(label, str):
+            c.report("SGL403", place, f"choices holds {label!r}; give strings: {str(label)!r}")
+        elif about is not None and not isinstance(about, str):
+            c.report("SGL403", place, f"the definition of {label!r} is {about!r}; give a text that says what the label means, or None")
+        else:
+            continue
+        return
+    if not choices:
+        c.report("SGL403", place, "choices is empty; give at least one")
 
 
 def _check_seen_choices(c: Checker, place: ast.AST, choices: Many) -> None:

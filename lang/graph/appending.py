@@ -142,9 +142,9 @@ class TracedText:
     def _made(self, node: SglGen[Any] | SglSelect, name: str, placed: SglExpr) -> Any:
         """The value of a gen or select: with n > 1, a list."""
         value = self.recording.variable(name, placed, placed.node_id)
+        value.reading = node.reading
         if isinstance(node, SglSelect):
             return value
-        value.reading = node.reading
         self.traced.free_turns |= isinstance(node, SglToolCall)
         count = node.sampling_params.n or 1
         return value if count == 1 else [value.part(index) for index in range(count)]
@@ -187,20 +187,20 @@ class TracedText:
         self.traced.place(SglConstantText(suffix), where)
         self.traced.conversation.end(end)
 
-    def system(self, expr: Any = None) -> Any:
+    def system(self, expr: Any = ...) -> Any:
         return self._turn("system", expr)
 
-    def user(self, expr: Any = None) -> Any:
+    def user(self, expr: Any = ...) -> Any:
         return self._turn("user", expr)
 
-    def assistant(self, expr: Any = None) -> Any:
+    def assistant(self, expr: Any = ...) -> Any:
         return self._turn("assistant", expr)
 
-    def tool(self, expr: Any = None) -> Any:
+    def tool(self, expr: Any = ...) -> Any:
         return self._turn("tool", expr)
 
     def _turn(self, role: str, expr: Any) -> Any:
-        if expr is None:
+        if expr is ...:
             return self._bracket(SglRoleBegin(role), SglRoleEnd(role))
         turn = role_turn(role, expr)
         self += turn

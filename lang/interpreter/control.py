@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class RunControl:
         self.root = Branch(backend, program)
         self.budget = budget
         self.stopped: ProgramError | None = None
+        self.said: set[Hashable] = set()  # what was warned about; the runs of a batch share one
         self._parent = _current.get()
         self._over = False
         self._counted = Usage()
@@ -44,7 +45,7 @@ class RunControl:
         return {"root": self.root, "budget": self.budget, "stopped": self.stopped, "_counted": self._counted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _parent=None, _over=True, _alarm=None)
+        self.__dict__.update(state, said=set(), _parent=None, _over=True, _alarm=None)
         self._lock = threading.Lock()
         self._states, self._nested = weakref.WeakSet(), weakref.WeakSet()
 
@@ -92,6 +93,13 @@ class RunControl:
             state.cancel(error)
         for run in nested:
             run.stop(error)
+
+    def is_new(self, said: Hashable) -> bool:
+        """Whether a warning has not been given yet; from now on it has."""
+        with self._lock:
+            new = said not in self.said
+            self.said.add(said)
+        return new
 
     def finished(self) -> None:
         """The body has ended, and all operations of its own state are done; forks may still be working."""

@@ -20,6 +20,7 @@ from ..nodes.ir import (
     SglFields,
     SglGen,
     SglImage,
+    SglLabels,
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,
@@ -33,6 +34,7 @@ from ..nodes.words import in_turn
 from ..places.place import Place
 from ..sampling.limits import with_limit
 from ..sampling.options import derive_seed
+from .advice import advise
 from .limits import check_limit
 from .transcript import Pending, Span, Split, Thought, again
 
@@ -63,11 +65,12 @@ def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None
 
 
 def fields(executor: StreamExecutor, node: SglFields, where: Place | None) -> None:
-    """The fields of a type are a literal that the backend's model decides."""
+    """The fields of a type, or labels, are a literal that the backend's model decides."""
     literal(executor, SglConstantText(node.text(executor.backend)), where)
 
 
 def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split: Split | None = None) -> None:
+    advise(executor, node, where)
     options = node.sampling_params
     piece = executor.bind(node.name, Pending(node, where, options.over(executor.options).n or 1, split))
     if node.reading is not None:  # it has to see what the gen itself says, not what the run says
@@ -85,6 +88,7 @@ def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split:
 
 
 def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> None:
+    advise(executor, node, where)
     piece = executor.bind(node.name, Pending(node, where))
     seed = executor.options.seed
     if seed is not None and node.temperature > 0:
@@ -164,6 +168,7 @@ def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -
 RULES: dict[type[SglExpr], Rule] = {  # nodes of other rooms add their own
     SglConstantText: literal,
     SglFields: fields,
+    SglLabels: fields,
     SglGen: gen,
     SglSelect: select,
     SglRoleBegin: role_begin,

@@ -1,4 +1,4 @@
-"""The word of the language that tells a model what a type wants of it."""
+"""The words of the language that tell a model what a type or a choice wants of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from ..errors import BadValueError
 from ..typed.fields import words_of
-from .ir import SglFields
+from .ir import SglFields, SglLabels
+from .words import labels_in
 
 
 def fields(kind: Any, task: str | None = None) -> SglFields:
@@ -27,3 +28,22 @@ def fields(kind: Any, task: str | None = None) -> SglFields:
     if task is not None and not isinstance(task, str):
         raise BadValueError(f"fields(..., task={task!r}): give a text, the first line of the prompt")
     return SglFields(words_of(kind), task)
+
+
+def labels(choices: Any, task: str | None = None) -> SglLabels:
+    """Describe labels to the model: an expression for the prompt, with one line per label.
+
+    `choices`: what `select` and `gen(choices=)` take. A dict has the definition of each label; of an Enum, the string below a
+    member (or its `__doc__`) is its definition; a list, a Literal and bool have none.
+
+        KINDS = {"billing": "invoices and payments", "technical": "something does not work"}
+        s += sgl.system(sgl.labels(KINDS))
+        s += sgl.user(ticket)
+        s += sgl.assistant(sgl.select("kind", KINDS))
+
+    The first line is the `task`, by default "Choose the label that fits the text."; "" omits it. `labels(KINDS).text()`
+    returns the text. Raises BadValueError.
+    """
+    if task is not None and not isinstance(task, str):
+        raise BadValueError(f"labels(..., task={task!r}): give a text, the first line of the prompt")
+    return SglLabels(labels_in("labels", choices), task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -26,7 +26,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 __all__ = [
     "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglAdapterBegin", "SglAdapterEnd", "SglCommitLazy",
     "SglConstantText", "SglExpr", "SglExprList", "SglFields", "SglGen",
-    "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
+    "SglImage", "SglLabels", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVideo", "flatten",
     "print_graph",
 ]  # fmt: skip
@@ -158,12 +158,23 @@ class SglGen(SglSpoken, Generic[Value_co]):
 
 
 class SglSelect(SglSpoken):
-    """One of several texts, the one that the model finds most likely."""
+    """One of several texts, the one that the model finds most likely.
+
+    `about` has the definitions that came with the choices; `reading` tells what `s.get` makes of the text, None: it stays text.
+    """
 
     def __init__(
-        self, name: str | None, choices: list[str], temperature: float, choices_method: ChoicesSamplingMethod
+        self,
+        name: str | None,
+        choices: list[str],
+        temperature: float,
+        choices_method: ChoicesSamplingMethod,
+        reading: Reading[Any] | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.reading = reading
+        self.about = dict(about or {})
         self.choices = choices
         self.temperature = temperature
         self.choices_method = choices_method
@@ -274,6 +285,19 @@ class SglFields(SglExpr):
     def text(self, backend: Any = None) -> str:
         """What is appended at a backend; without one, what most models see."""
         return self.words.text(backend, self.task)
+
+
+class SglLabels(SglFields):
+    """Labels and what they mean, a line each. `words` is a Labels; see `sgl.labels`."""
+
+    def __repr__(self) -> str:
+        return f"Labels({self.text()!r})"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.words.name} in words, as a part of a prompt. It is written in a program: s += sgl.system(sgl.labels(...)). "
+            f"It is this, which .text() returns:\n\n{self.text()}"
+        )
 
 
 class SglPastCalls(SglExpr):

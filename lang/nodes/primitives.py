@@ -6,14 +6,17 @@ import functools
 import json
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping
+from types import EllipsisType
+from typing import Any, TypeAlias, TypeVar, Unpack, overload
 
-from ..errors import BadValueError, UnknownOptionError, reject_unknown
+from ..errors import BadValueError, UnknownOptionError, reject_unknown, shown
 from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
 from ..sampling.gen_options import GenOptions, Strings
 from ..sampling.options import CONSTRAINTS, DTYPE_REGEXES, NAMES, SamplingOptions, make_options
 from ..typed import reading_of
+from .hints import GEN_OPTIONS as _MEANT
+from .hints import what_to_append
 from .ir import (
     SglConstantText,
     SglExpr,
@@ -27,11 +30,12 @@ from .ir import (
     SglVideo,
     flatten,
 )
-from .words import choice_texts
+from .words import labels_in
 from .words import plain as plain
 from .words import special as special
 
 Value = TypeVar("Value")
+Choices: TypeAlias = Iterable[Any] | Mapping[str, str | None] | Any  # texts, texts with definitions, an Enum class, a Literal or bool
 ROLES = ("system", "user", "assistant", "tool")
 
 _GEN_NAMES = frozenset(NAMES) | {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type"}
@@ -57,7 +61,7 @@ def _gen(
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
     dtype: type | str | None = None,
-    choices: list[str] | None = None,
+    choices: Choices | None = None,
     choices_method: ChoicesSamplingMethod | None = None,
     regex: str | None = None,
     json_schema: Any = None,
@@ -83,7 +87,7 @@ def _gen(
 
     type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
                  as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
-    choices      a list of texts; the gen becomes a `select`, which uses only `temperature` and `choices_method`
+    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a `select`, which uses only `temperature` and `choices_method`
     regex        a regular expression
     json_schema  JSON text, a dict or a pydantic class; the value stays text
     ebnf         a grammar
@@ -103,8 +107,9 @@ def _gen(
     Raises UnknownOptionError, BadValueError.
     """
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
+    _checked_name(name)
     _refuse_adapter(name, unknown)
-    reject_unknown("gen", unknown, _GEN_NAMES)
+    reject_unknown("gen", unknown, _GEN_NAMES, _MEANT)
     if choices is not None:
         _refuse_beside_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
@@ -113,9 +118,9 @@ def _gen(
     try:
         options = make_options(**given)
     except BadValueError as error:
-        raise BadValueError(f"gen({name!r}): {error}") from error
+        raise BadValueError(f"gen({name!r}): {error}") from None
     _one_constraint(name, options, type)
-    return SglGen(name, options, None if type is None else reading_of(type))
+    return SglGen(name, options, None if type is None else _reading(name, type))
 
 
 @overload
@@ -132,7 +137,7 @@ def gen(
 ) -> SglGen[Value]: ...
 @overload
 def gen(
-    name: str | None = None, *, choices: list[str], max_tokens: int | None = None, **options: Unpack[GenOptions]
+    name: str | None = None, *, choices: Choices, max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglSelect: ...
 @overload
 def gen(
@@ -186,23 +191,28 @@ def gen_string(
 
 def select(
     name: str | None = None,
-    choices: list[str] | None = None,
+    choices: Choices | None = None,
     temperature: float = 0.0,
     choices_method: ChoicesSamplingMethod = token_length_normalized,
 ) -> SglSelect:
     """Append the most likely of the choices, as scored by `choices_method`.
 
+    `choices`: a list of texts; a dict of texts with what each means; or an Enum class, a Literal or bool. `s[name]` is the text;
+    `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the program writes
+    them, with `sgl.labels(choices)`.
+
     With a `temperature` above 0 the choice is sampled from the choices' probabilities at that temperature; the
     run's seed makes this reproducible. `s.probs(name)` returns the probability of each choice.
     """
-    texts = choice_texts(name, choices)
+    _refuse_choices_as_name(name, choices)
+    labels = labels_in(f"select({name!r})", choices)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
         raise BadValueError(f"select({name!r}): temperature is {temperature!r}; give a number from 0")
     if not callable(choices_method) or isinstance(choices_method, type):
         raise BadValueError(
-            f"select({name!r}): choices_method is {choices_method!r}; give an instance of a method"
+            f"select({name!r}): choices_method is {choices_method!r}; give a method, such as sgl.greedy_token_selection"
         )
-    return SglSelect(name, texts, temperature, choices_method)
+    return SglSelect(name, labels.texts, temperature, choices_method, labels.reading, labels.about)
 
 
 def image(expr: Any) -> SglImage:
@@ -227,23 +237,23 @@ def separate_reasoning(expr: SglExpr, model_type: str | None = None) -> SglExprL
     return SglSeparated(model_type, expr)
 
 
-def system(expr: SglExpr | str | None = None) -> SglExprList:
-    """A whole system turn."""
+def system(expr: SglExpr | str | EllipsisType = ...) -> SglExprList:
+    """A whole system turn. Raises BadValueError for None."""
     return role_turn("system", expr)
 
 
-def user(expr: SglExpr | str | None = None) -> SglExprList:
-    """A whole user turn."""
+def user(expr: SglExpr | str | EllipsisType = ...) -> SglExprList:
+    """A whole user turn. Raises BadValueError for None."""
     return role_turn("user", expr)
 
 
-def assistant(expr: SglExpr | str | None = None) -> SglExprList:
-    """A whole assistant turn."""
+def assistant(expr: SglExpr | str | EllipsisType = ...) -> SglExprList:
+    """A whole assistant turn. Raises BadValueError for None."""
     return role_turn("assistant", expr)
 
 
-def tool(expr: Any = None) -> SglExprList:
-    """A whole tool turn: text and expressions are appended unchanged, any other value as JSON."""
+def tool(expr: Any = ...) -> SglExprList:
+    """A whole tool turn: text and expressions are appended unchanged, any other value as JSON. Raises BadValueError for None."""
     return role_turn("tool", expr)
 
 
@@ -287,9 +297,11 @@ def tool_end() -> SglRoleEnd:
     return SglRoleEnd("tool")
 
 
-def role_turn(role: str, expr: SglExpr | str | None) -> SglExprList:
-    """RoleBegin, the expression if there is one, RoleEnd."""
-    inside: list[SglExpr] = [] if expr is None else [as_node(_tool_text(expr) if role == "tool" else expr)]
+def role_turn(role: str, expr: Any) -> SglExprList:
+    """RoleBegin, the expression if there is one (...: none), RoleEnd. Raises BadValueError for None."""
+    if expr is None:
+        raise BadValueError(f"{role}(None): a turn needs a text or an expression; {_NO_CONTENT.get(role, 'leave the turn out where there is none')}")
+    inside: list[SglExpr] = [] if expr is ... else [as_node(_tool_text(expr) if role == "tool" else expr)]
     return SglExprList([SglRoleBegin(role), *inside, SglRoleEnd(role)])
 
 
@@ -302,6 +314,9 @@ def _tool_text(value: Any) -> Any:
     return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
 
 
+_NO_CONTENT = {"tool": 'for a tool that returned nothing write "null"'}
+
+
 def as_node(value: Any) -> SglExpr:
     """A string or node as a node. Raises ValueError for None, BadValueError for anything else."""
     if isinstance(value, SglExpr):
@@ -309,9 +324,8 @@ def as_node(value: Any) -> SglExpr:
     if isinstance(value, str):
         return SglConstantText(value)
     if value is None:
-        raise ValueError("Tried to append None to state.")
-    hint = "a variable of joined forks is a list: append its items" if isinstance(value, list) else "str() it?"
-    raise BadValueError(f"{value!r} cannot be appended to a state; append strings and expressions ({hint})")
+        raise BadValueError("Tried to append None to state. Append a text or an expression; a function that returns nothing gives None")
+    raise BadValueError(f"{shown(value)} cannot be appended to a state; append strings and expressions ({what_to_append(value)})")
 
 
 def _text_as_type(text: str) -> str:
@@ -324,9 +338,31 @@ def _text_as_type(text: str) -> str:
     return f"the second argument is a type or max_tokens (a whole number), not the text {text!r}; {meant}"
 
 
+def _refuse_choices_as_name(name: Any, choices: Any) -> None:
+    if name is not None and not isinstance(name, str):
+        meant = f"select('answer', {shown(name)})" if choices is None else "select('answer', choices)"
+        raise BadValueError(f"select: the first argument is the name of a variable, not {shown(name)}; write {meant}")
+
+
+def _checked_name(name: Any) -> None:
+    """A type or a list in the place of the name is another argument. Raises BadValueError."""
+    if name is not None and not isinstance(name, str | int):
+        said = name.__name__ if isinstance(name, type) else shown(name)
+        raise BadValueError(f"gen: the first argument is the name of a variable, not {said}; write gen('answer', {said})")
+
+
 def _is_number(value: Any) -> bool:
     """Whether the second argument is `max_tokens`: a number, or what will be refused as one."""
     return value is None or isinstance(value, float) or hasattr(type(value), "__index__")
+
+
+def _reading(name: str | None, type: Any) -> Any:
+    if isinstance(type, list | tuple) and all(isinstance(one, str) for one in type):
+        raise BadValueError(f"gen({name!r}): {shown(type)} is a list, not a type; to choose one of them write choices={shown(type)}, or Literal[...] for a type")
+    try:
+        return reading_of(type)
+    except BadValueError as error:
+        raise BadValueError(f"gen({name!r}): {error}") from None
 
 
 _NOT_OPTIONS = {"name", "choices", "choices_method", "type", "unknown"}

@@ -7,7 +7,8 @@ from typing import Any
 
 from sgl.runtime.text.passage import Passage, quoted
 
-from ..errors import BadValueError, check_text
+from ..errors import BadValueError, check_text, shown
+from ..typed.labels import Labels, labels_of
 from .ir import SglConstantText, SglExpr
 from .traced import SglWords
 
@@ -55,19 +56,36 @@ def in_turn(text: str, role: str | None) -> str:
     return quoted(text, own=role == "assistant")
 
 
-def choice_texts(name: str | None, choices: Any) -> list[str]:
-    """The texts of choices, quoted but for those that `special` was said of. Raises BadValueError."""
-    texts = [] if isinstance(choices, str) or not isinstance(choices, Iterable) else [_choice(one) for one in choices]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise BadValueError(f"select({name!r}): choices is {choices!r}; give a list of strings")
+def labels_in(asks: str, choices: Any) -> Labels:
+    """The choices of a select (`asks` is its call, for errors). Their texts are quoted but for those that `special` was said of.
+
+    Raises BadValueError.
+    """
+    try:
+        labels = labels_of(choices) or Labels("labels", _items(choices))
+    except BadValueError as error:
+        raise BadValueError(f"{asks}: {error}") from None
+    labels = Labels(labels.name, map(_choice, labels.texts), labels.about, labels.reading)
+    _check_texts(asks, choices, labels.texts)
+    return labels
+
+
+def _items(choices: Any) -> list[Any]:
+    return [] if isinstance(choices, str | type) or not isinstance(choices, Iterable) else list(choices)
+
+
+def _check_texts(asks: str, choices: Any, texts: list[Any]) -> None:
+    if not texts:
+        raise BadValueError(f"{asks}: choices is {shown(choices)}; give a list of strings, a dict of definitions, an Enum or a Literal")
     for text in texts:
-        check_text(text, f"select({name!r}): a choice")
+        if not isinstance(text, str):
+            raise BadValueError(f"{asks}: choices is {shown(choices)}; give a list of strings: {shown(str(text))}, not {shown(text)}")
+        check_text(text, f"{asks}: a choice")
     if "" in texts:
         raise BadValueError(
-            f"select({name!r}): choice {texts.index('')} is an empty text, which has no tokens and so no likelihood; "
+            f"{asks}: choice {texts.index('')} is an empty text, which has no tokens and so no likelihood; "
             'give it words, as "none", or leave it out'
         )
-    return texts
 
 
 def _choice(given: Any) -> Any:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, overload
 
 from ..errors import WouldBlockError
 from ..interpreter.usage import Usage
-from ..nodes.ir import SglGen
+from ..nodes.ir import SglGen, SglSelect
 from ..sampling.adapters import Change, of_forks
 from .above import Picture, Report, reports
 from .group import AsyncProgramStateGroup
-from .probabilities import probabilities
+from .probabilities import probabilities_async
 from .program import Call, Program
 from .state import StateBase
 from .values import typed_value
@@ -77,7 +77,7 @@ class AsyncProgramState(StateBase):
 
         Raises KeyError if there is no such variable, ProgramError if its node failed or its text is not of the type.
         """
-        name = name.name if isinstance(name, SglGen) else name
+        name = name.name if isinstance(name, SglGen | SglSelect) else name
         value = await self.aget(name)
         return typed_value(self.stream_executor, self._variables, name, value, type)
 
@@ -93,8 +93,8 @@ class AsyncProgramState(StateBase):
         return binding.meta_info
 
     async def probs(self, name: str) -> dict[str, float]:
-        """Return the probability of each choice of a select or gen(choices=), most likely first."""
-        return probabilities(name, await self._settled(name))
+        """Return the probability of each choice of a select, or of a gen of a Literal, an Enum or bool, most likely first."""
+        return await probabilities_async(self.stream_executor, name, await self._settled(name))
 
     async def text(self) -> str:
         """Return the complete text, with the template's marks."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -46,6 +46,7 @@ class RunSettings:
     returns_errors: bool = False  # the caller gets them as results
     adapter: Adapter = None
     adapters: tuple[Adapter, ...] = ()
+    said: set[Hashable] = field(default_factory=set)  # of all items together: what was warned about
 
     @classmethod
     def of(cls, options: Mapping[str, Any], returns_errors: bool = False, items: int | None = None) -> RunSettings:
@@ -129,6 +130,7 @@ def new_executor(
     backend = settings.backend
     control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
     control.root.adapter = settings.adapter
+    control.said = settings.said
     executor = StreamExecutor(
         backend,
         settings.options,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..backend import Generated
@@ -22,6 +23,7 @@ from ..nodes.ir import (
     SglGen,
     SglRoleBegin,
     SglRoleEnd,
+    SglSelect,
     SglSubmitted,
     SglVarScopeBegin,
     SglVarScopeEnd,
@@ -78,24 +80,24 @@ class StateBase:
         self.stream_executor.submit(other, self._variables)
         return self
 
-    def system(self, expr: SglExpr | str | None = None) -> Any:
+    def system(self, expr: SglExpr | str | EllipsisType = ...) -> Any:
         """Append a system turn; without an expression, return a context manager for the turn."""
         return self._turn("system", expr)
 
-    def user(self, expr: SglExpr | str | None = None) -> Any:
+    def user(self, expr: SglExpr | str | EllipsisType = ...) -> Any:
         """Append a user turn; without an expression, return a context manager for the turn."""
         return self._turn("user", expr)
 
-    def assistant(self, expr: SglExpr | str | None = None) -> Any:
+    def assistant(self, expr: SglExpr | str | EllipsisType = ...) -> Any:
         """Append an assistant turn; without an expression, return a context manager for the turn."""
         return self._turn("assistant", expr)
 
-    def tool(self, expr: SglExpr | str | None = None) -> Any:
+    def tool(self, expr: Any = ...) -> Any:
         """Append a turn with a tool's result; without an expression, return a context manager for the turn."""
         return self._turn("tool", expr)
 
-    def _turn(self, role: str, expr: SglExpr | str | None) -> Any:
-        if expr is None:
+    def _turn(self, role: str, expr: Any) -> Any:
+        if expr is ...:
             return self._bracket(SglRoleBegin(role), SglRoleEnd(role))
         turn = role_turn(role, expr)
         self.stream_executor.submit(turn, self._variables)
@@ -322,7 +324,7 @@ class ProgramState(StateBase):
         `name` may be the gen itself. `type` reads the text as another type. An untyped variable gives its text.
         Raises KeyError if there is no such variable, ProgramError if its node failed or its text is not of the type.
         """
-        name = name.name if isinstance(name, SglGen) else name
+        name = name.name if isinstance(name, SglGen | SglSelect) else name
         executor = self.stream_executor
         try:
             value = executor.get_var(name, self._variables)
@@ -344,10 +346,13 @@ class ProgramState(StateBase):
     def probs(self, name: str) -> dict[str, float]:
         """Wait for a select or gen(choices=) and return the probability of each choice, most likely first.
 
-        The probabilities sum to 1 over the choices. Raises KeyError if there is no such variable, BadValueError if
-        it was not made by a select of this state.
+        The probabilities sum to 1 over the choices. For a gen of a Literal, an Enum or bool they are those that a select would
+        have found in its place: they are computed when you ask, by one more call of the backend, which `usage()` does not
+        count. Such a gen draws token by token, so it may write a choice that is not the most likely one. Raises KeyError if
+        there is no such variable, BadValueError if nothing of the kind made it in this state.
         """
-        return probabilities(name, self.stream_executor.find(name, self._variables))
+        executor = self.stream_executor
+        return probabilities(executor, name, executor.find(name, self._variables))
 
     def text(self) -> str:
         """Wait for everything appended and return the complete text, with the template's marks.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ProgramError
 from ..interpreter.transcript import Pending
 from ..interpreter.variables import Variables
-from ..nodes.ir import SglGen
+from ..nodes.ir import SglGen, SglSelect
 from ..typed.reading import Reading
 
 if TYPE_CHECKING:
@@ -50,4 +50,4 @@ def _reading(node: Any, type: Any) -> Reading[Any] | None:
         from ..typed import reading_of
 
         return reading_of(type)
-    return node.reading if isinstance(node, SglGen) else None
+    return node.reading if isinstance(node, SglGen | SglSelect) else None

@@ -108,8 +108,8 @@ def big_program() -> str:
         parts.append(
             f"@sgl.function\ndef program_{number}(s, question, rounds):\n    s += sgl.system('x') + sgl.user(question)\n"
             f"    with s.assistant():\n        s += sgl.gen('a{number}', max_tokens=64, stop='.')\n"
-            "    forks = s.fork(3)\n    for f in forks:\n        f += sgl.user('why?') + sgl.gen('why')\n"
-            f"    forks.join()\n    for i in range(rounds):\n        s += sgl.gen('more') + s['a{number}']\n"
+            "    forks = s.fork(3)\n    for f in forks:\n        f += sgl.user('why?') + sgl.assistant(sgl.gen('why'))\n"
+            f"    forks.join()\n    for i in range(rounds):\n        s += sgl.assistant(sgl.gen('more') + s['a{number}'])\n"
             f"    return s['why']\n"
         )
     return "".join(parts)

@@ -145,10 +145,11 @@ def lines_that_drop(gen):
 
 def lines_that_do_not(s, gen):
     s += "text" + gen("a")
-    s.user(gen("b"))
+    s.assistant(gen("b"))
     kept = [gen("c")]
     chosen = gen("d") if len(kept) > 1 else gen("e")
-    s += chosen
+    with s.assistant():
+        s += chosen
     gen("f").sampling_params  # noqa: B018
     with pytest.raises(TypeError):
         f"{gen('g')}"
