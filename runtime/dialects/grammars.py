@@ -8,8 +8,8 @@ from typing import Any
 Format = dict[str, Any]
 
 
-def tag(begin: str, schema: Any, end: str, style: str = "json") -> Format:
-    """A structural part: a text, JSON of a schema (or its properties in another style), a text."""
+def tag(begin: str, schema: Any, end: str, style: str | Format = "json") -> Format:
+    """A structural part: a text, JSON of a schema (or its properties in another style, see `style_of`), a text."""
     content: Format = {"type": "json_schema", "json_schema": schema}
     if style != "json":
         content["style"] = style
