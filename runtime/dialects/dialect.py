@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sgl.runtime.errors import ConfigError
 
 from .events import Arguments, CallBegun, CallEnded, Said
+from .grammars import thinking_first
 from .reader import Form, Reader
 from .reasoning import Marks
 from .tool import Call, Tool
@@ -183,7 +184,10 @@ class Dialect(ABC):
         return self._plan(chosen, choice, False)
 
     def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
-        return Step("", ("structural_tag", self.grammar(tools, choice, parallel)), free=choice == "auto")
+        source = self.grammar(tools, choice, parallel)
+        if choice == "auto" and source is not None:
+            source = thinking_first(source, self.reasoning)
+        return Step("", ("structural_tag", source), free=choice == "auto")
 
     @abstractmethod
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str | None:

@@ -150,7 +150,10 @@ def _dialect_for(model: str, template: str | ChatTemplate | None, tokens: tuple[
     if marks is not None and any(probe.asked):
         marks = marks._replace(open=not marks.begin or opened(marks.begin, probe))
     found = dialect.thinking(marks).templated(source)
-    return found if given is None else declared(found, json.loads(given))
+    found = found if given is None else declared(found, json.loads(given), _CANDIDATES)
+    if found.note:
+        log.warning(found.note)
+    return found
 
 
 def _rendered(model: str, source: str | None, probe: Probe) -> Dialect:
@@ -163,12 +166,7 @@ def _rendered(model: str, source: str | None, probe: Probe) -> Dialect:
     name, why = known_name(model), f"the name {model!r}"
     if name != "nano" and (found := _marked(source, _TEMPLATES) or (name is None and _marked(source, _TURNS))):
         name, why = found, "marks in its template"
-    if name is None:
-        log.warning(
-            "the format in which %s calls tools is not known: hermes is used (<tool_call>{...}</tool_call>); choose another "
-            "of %s", model, ", ".join(DIALECTS),
-        )  # fmt: skip
-    return dialect_named(name) if name == "nano" else _noted(dialect_named(name or "hermes"), model, why if name else "nothing")
+    return dialect_named(name) if name == "nano" else _noted(dialect_named(name or "hermes"), model, why if name else "")
 
 
 def _marked(source: str | None, table: tuple[tuple[str, str], ...]) -> str | None:
@@ -177,13 +175,13 @@ def _marked(source: str | None, table: tuple[tuple[str, str], ...]) -> str | Non
 
 
 def _noted(dialect: Dialect, model: str, why: str) -> Dialect:
-    """The dialect with a word on how it was found."""
+    """The dialect with a word on how it was found; `why` is empty where nothing told."""
     found = copy.copy(dialect)
+    told = f"is taken from {why}: {dialect.name}" if why else "is not known: hermes is used (<tool_call>{...}</tool_call>)"
     found.note = (
-        f"no call could be read off the chat template of {model}; that it writes calls as {dialect.name!r} does is guessed from {why}: "
-        "set the tool format if that is wrong (sgl serve --tool-format)"
+        f"the format in which {model} calls tools {told}; no call could be read off its chat template. If it is another, choose it "
+        f"(sgl serve --tool-format): {', '.join(DIALECTS)}"
     )
-    log.warning(found.note)
     return found
 
 

@@ -20,6 +20,7 @@ from ..tagged import Hermes, Llama, Tagged
 from ..tool import Call
 from .frames import framed_of
 from .probe import BARE, CALL, FIRST, OTHER, SAID, TOOLS, Probe, behind
+from .texts import squeezed
 
 _PIECES = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*[\[\]]|.")
 _SUFFIX = re.compile(r"<tool_calls(:[\w.-]+)>")
@@ -65,7 +66,7 @@ def _rank(dialect: Dialect, probe: Probe) -> tuple[bool, bool, bool, bool, float
     own = not isinstance(dialect, Framed | Tagged) or type(dialect) not in (Framed, Objects, Hermes, Llama)
     known, writes = dialect.name != TEMPLATE, _writes(dialect, probe)
     text = next(text for text, _ in _answers(probe))
-    like = difflib.SequenceMatcher(None, _squeezed(_spelled(dialect)), _squeezed(text), autojunk=False).ratio()
+    like = difflib.SequenceMatcher(None, squeezed(_spelled(dialect)), squeezed(text), autojunk=False).ratio()
     return own, writes and not _left(dialect, probe), writes and known, _writes(dialect, probe, exactly=True), like
 
 
@@ -74,7 +75,7 @@ def _fitted(dialect: Dialect, probe: Probe) -> Dialect:
     if not isinstance(dialect, Framed | Hermes) or _writes(dialect, probe, exactly=True):
         return dialect
     for made in framed_of(probe, dialect.name):
-        if _reads(made, probe) and _writes(made, probe, exactly=True) and _squeezed(_spelled(made)) == _squeezed(_spelled(dialect)):
+        if _reads(made, probe) and _writes(made, probe, exactly=True) and squeezed(_spelled(made)) == squeezed(_spelled(dialect)):
             return _as(dialect, made)
     return dialect
 
@@ -129,11 +130,7 @@ def _writes(dialect: Dialect, probe: Probe, exactly: bool = False) -> bool:
 
 
 def _within(written: str, text: str, exactly: bool) -> bool:
-    return written in text if exactly else _squeezed(written) in _squeezed(text)
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+    return written in text if exactly else squeezed(written) in squeezed(text)
 
 
 def _left(dialect: Dialect, probe: Probe) -> bool:
@@ -141,14 +138,14 @@ def _left(dialect: Dialect, probe: Probe) -> bool:
     text, base = behind(probe.calls.get("said", "")), behind(probe.base)
     if SAID not in text:
         text, base = behind(probe.calls.get("one", "")), base.replace(SAID, "")
-    said, plain = (_PIECES.findall(_squeezed(dialect.parse(one, _NAMES)[0])) for one in (text, base))
+    said, plain = (_PIECES.findall(squeezed(dialect.parse(one, _NAMES)[0])) for one in (text, base))
     start, end, most = 0, 0, min(len(said), len(plain))
     while start < most and said[start] == plain[start]:
         start += 1
     while end < most - start and said[-1 - end] == plain[-1 - end]:
         end += 1
     rest = said[start : len(said) - end]
-    ending = set(_PIECES.findall(_squeezed(base.rpartition(SAID)[2])))
+    ending = set(_PIECES.findall(squeezed(base.rpartition(SAID)[2])))
     rest = list(itertools.takewhile(lambda piece: len(piece) == 1 or piece not in ending, rest))
     return len(rest) > 1 or any(len(piece) == 1 for piece in rest)
 
@@ -164,7 +161,7 @@ def _marks_of(dialect: Dialect, probe: Probe) -> bool:
 
 
 def _length(dialect: Dialect) -> int:
-    return len(_squeezed(_spelled(dialect)))
+    return len(squeezed(_spelled(dialect)))
 
 
 def _spelled(dialect: Dialect) -> str:

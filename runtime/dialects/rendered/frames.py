@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sgl.grammars.structural.styles import ParameterStyle
 
@@ -15,6 +14,7 @@ from ..framed import Frame, Framed, Objects
 from ..framed_calls import ID, JSON, NUMBER
 from .parameters import parameters_at
 from .probe import ARGUMENTS, FIRST, IDS, OTHER, SAID, SECOND, Probe, behind
+from .texts import common_begin, common_end
 
 _OBJECT = re.compile(r'\{\s*"(?:name|tool_name)":\s*"\Z')
 _ARGUMENTS = re.compile(r'",\s*"(?:arguments|parameters)":\s*\Z')
@@ -64,10 +64,10 @@ def _several(frame: Frame, two: str, ending: str, first: int | None) -> Frame | 
     if one is None or other is None:
         return None
     between, tail = _marked(two[one.end : other.start], 1, first), _without(two[other.end :], ending)
-    head = _common_end(frame.opening, between)
+    head = _shared_head(frame.opening, between)
     own = head == frame.opening
     rest = between[: len(between) - len(head)]
-    end = _common_begin(rest, tail)
+    end = _shared_end(rest, tail)
     if (not end and frame.style != JSON) or (not own and not frame.opening[: len(frame.opening) - len(head)].strip()):
         return None
     if own:
@@ -86,7 +86,7 @@ def _closing(opening: str, rest: str) -> str:
 def _body(text: str, header: str) -> str:
     """An answer without the header of its turn."""
     answer = behind(text)
-    common = commonprefix([answer, header])
+    common = common_begin(answer, header)
     if common != header:  # the header goes on in another way: up to the last mark that both have
         common = common[: max([0, *(found.start() + (found[0] in ">]}\n") for found in _EDGES.finditer(common))])]
     return answer[len(common) :]
@@ -124,18 +124,18 @@ def _marked(text: str, place: int, first: int | None) -> str:
     return text if first is None else re.sub(rf"(?<![\w.]){first + place}(?![\w.])", NUMBER, text)
 
 
-def _common_end(opening: str, between: str) -> str:
+def _shared_head(opening: str, between: str) -> str:
     """What both end with, from where a mark begins; all of `opening` where every call has it."""
-    common = commonprefix([opening[::-1], between[::-1]])[::-1]
+    common = common_end(opening, between)
     if common == opening:
         return common
     begins = _BEGINS.search(common)
     return common[begins.start() :].lstrip() if begins else ""
 
 
-def _common_begin(rest: str, tail: str) -> str:
+def _shared_end(rest: str, tail: str) -> str:
     """What both begin with, up to where a mark ends."""
-    common = commonprefix([rest, tail])
+    common = common_begin(rest, tail)
     if common not in (rest, tail):
         common = common[: max(common.rfind(char) for char in ">]})\"") + 1]
     return common.rstrip()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from sgl.grammars.structural.styles import ParameterStyle
 
 from ..framed import json_type
+from .texts import common_end
 
 _FAR = 200  # characters between two parts of a call
 
@@ -72,7 +72,7 @@ def _spellings(value: Any) -> list[str]:
 
 def _style(found: list[_Parameter], befores: list[str]) -> ParameterStyle | None:
     """The marks that the parameters have in common; `befores` is what stands before each key."""
-    common = commonprefix([before[::-1] for before in befores])[::-1]
+    common = common_end(*befores)
     opening = common[max(common.rfind("<"), 0) :].lstrip()
     closing = befores[-1].removesuffix(opening).strip()
     texts = {one.named for one in found if isinstance(one.value, str)}

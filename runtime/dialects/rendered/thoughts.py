@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from os.path import commonprefix
 
 from ..reasoning import Marks
 from .probe import SAID, THOUGHT, Probe, behind
+from .texts import common_begin
 
 _MARK = re.compile(r"<\|?[^<>\s|]+(?:\|[^<>|]+)*\|?>|\[/?[A-Z][A-Z _]*\]|◁[^◁▷]+▷")
 _PAIRS = (("START", "END"), ("BEGIN", "END"), ("<|open|>", "<|close|>"), ("<", "</"))
@@ -43,7 +43,7 @@ def _begin(before: str, end: str, probe: Probe) -> str:
     found = list(_MARK.finditer(before))
     if not found or before[found[-1].end() :].strip():
         return ""
-    common = len(commonprefix([before, behind(probe.thought_base)]))
+    common = len(common_begin(before, behind(probe.thought_base)))
     last = found[-1]
     return last[0] if end in _closers(last[0]) or last.end() > common else ""
 
@@ -59,6 +59,8 @@ def _silent(probe: Probe, rest: str, marks: Marks) -> tuple[str, ...]:
     between, said, after = rest.lstrip().removeprefix(marks.end).partition(SAID)
     if not said or not between.strip():
         return ()
+    for mark in marks.silent:
+        between = between.replace(mark, "")
     found: list[str] = []
     for mark in _MARK.findall(between):
         found += [mark, *[closer for closer in _closers(mark) if closer in after][:1]]
