@@ -65,7 +65,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "at_least_one": (bool, "true or false"),
     "stop_after_first": (bool, "true or false"),
     "any_order": (bool, "true or false"),
-    "style": (str, "a string"),
+    "style": (str | dict, "a style's name or its marks"),
     "max_whitespace_cnt": (int | None, "an integer"),
     "min": (int, "an integer"),
     "max": (int, "an integer"),

@@ -24,7 +24,7 @@ from sgl.grammars.structural.fields import fields_of, rules_of, strings_of
 from sgl.grammars.structural.free_text import Awaited, free_text, literal, one_of
 from sgl.grammars.structural.parameters import parameters_expr
 from sgl.grammars.structural.placed import count_at, literal_at, placed, text_at
-from sgl.grammars.structural.styles import STYLES, ParameterStyle
+from sgl.grammars.structural.styles import STYLES, ParameterStyle, style_of
 from sgl.grammars.structural.tags import Tag, dispatch_expr, rule, structural_expr
 from sgl.grammars.structural.token_formats import TokenFormats
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -312,10 +312,13 @@ class _Reader:
         return found if fields["at_least_one"] else optional(found)
 
 
-def _style(name: str, place: str) -> ParameterStyle:
-    if name not in STYLES:
-        raise UnsupportedGrammarError(f"style {name!r}", place, f"known are json, {', '.join(STYLES)}")
-    return STYLES[name]
+def _style(given: str | Format, place: str) -> ParameterStyle:
+    """A known style by its name, or one whose marks are spelled out."""
+    if isinstance(given, dict):
+        return placed(place, lambda: style_of(given))
+    if given not in STYLES:
+        raise UnsupportedGrammarError(f"style {given!r}", place, f"known are json, {', '.join(STYLES)}, or the marks as an object")
+    return STYLES[given]
 
 
 def _with_blanks(options: SchemaOptions, most: int, place: str) -> SchemaOptions:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sgl.runtime.errors import ConfigError
 
 from .events import Arguments, CallBegun, CallEnded, Said
+from .grammars import thinking_first
 from .reader import Form, Reader
 from .reasoning import Marks
 from .tool import Call, Tool
@@ -56,6 +57,8 @@ class Dialect(ABC):
     tool_role = "tool"
     arguments = ""  # of calls in messages, for templates that write calls themselves: "object" or "text"; else they do not
     tools_in_template = calls_in_template = False
+    single = False  # the model's template takes one call in a message
+    note = ""  # how the dialect was found, where neither the settings nor the template told
 
     def thinking(self, marks: Marks | None) -> Dialect:
         """The same dialect with other marks around thoughts."""
@@ -166,7 +169,7 @@ class Dialect(ABC):
         Args:
             tools: those that there are.
             choice: "auto" (text, calls or both), "required" (one call or more), "none", or the name of a tool (one call).
-            parallel: whether there may be several calls.
+            parallel: whether there may be several calls; never where the template takes one in a message.
 
         Raises:
             ConfigError: there is no tool of that name.
@@ -174,14 +177,17 @@ class Dialect(ABC):
         if choice == "none" or not tools:
             return FREE
         if choice in ("auto", "required"):
-            return self._plan(tools, choice, parallel)
+            return self._plan(tools, choice, parallel and not self.single)
         chosen = [tool for tool in tools if tool.name == choice]
         if not chosen:
             raise ConfigError(f"there is no tool {choice!r}; there are {', '.join(tool.name for tool in tools)}")
         return self._plan(chosen, choice, False)
 
     def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
-        return Step("", ("structural_tag", self.grammar(tools, choice, parallel)), free=choice == "auto")
+        source = self.grammar(tools, choice, parallel)
+        if choice == "auto" and source is not None:
+            source = thinking_first(source, self.reasoning)
+        return Step("", ("structural_tag", source), free=choice == "auto")
 
     @abstractmethod
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from sgl.grammars.structural.styles import ParameterStyle
+
 from .framed import Frame, Framed, Objects
 from .pythonic import Pythonic
 
 _DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_PARAMS = ParameterStyle('<param name="', ('">',), "</param>", python=True)
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 
 
@@ -31,6 +34,16 @@ FRAMED = [
         "<｜DSML｜function_calls>\n", '">\n', "</｜DSML｜invoke>\n", '<｜DSML｜invoke name="', "</｜DSML｜function_calls>",
         lead="\n\n", style="deepseek_xml", gap="\n",
     )),
+    Framed("deepseek-v4", Frame(
+        "<｜DSML｜tool_calls>\n", '">\n', "</｜DSML｜invoke>\n", '<｜DSML｜invoke name="', "</｜DSML｜tool_calls>",
+        lead="\n\n", style="deepseek_xml", gap="\n",
+    )),
+    Framed("kimi-k3", Frame(
+        "<|open|>tools<|sep|>", '" index="%d"<|sep|>', "<|close|>call<|sep|>", '<|open|>call tool="', "<|close|>tools<|sep|>",
+        lead="", style="kimi_k3_xml", first=1,
+    )),
+    Framed("minicpm5", Frame('<function name="', '">', "</function>", separator="\n", style=_PARAMS)),
+    Framed("functionary-v3.1", Frame("<function=", ">", "</function>", lead="")),
     Framed("step3", Frame(
         "<｜tool_calls_begin｜>\n", '">\n', "</steptml:invoke><｜tool_call_end｜>\n",
         '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="', "<｜tool_calls_end｜>", style="step_xml", gap="\n",

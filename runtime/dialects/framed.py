@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.grammars.structural.styles import STYLES
+from sgl.grammars.structural.styles import ParameterStyle
 
 from .dialect import Dialect
-from .framed_calls import JSON, NUMBER, FrameForm, FrameReader
+from .framed_calls import ID, JSON, NUMBER, PLACES, FrameForm, FrameReader, style_marks
 from .grammars import Format, const, sequence, several, structural, tag, triggered
 from .json_calls import JsonForm, JsonReader
 from .reader import Form, Reader
@@ -18,7 +18,9 @@ from .reasoning import Marks
 from .tool import Call, Tool
 
 NUMBERED = f":{NUMBER}"
-_DIGITS: Format = {"type": "regex", "pattern": "[0-9]{1,4}"}
+_GIVEN: dict[str, Format] = {
+    NUMBER: {"type": "regex", "pattern": "[0-9]{1,4}"}, ID: {"type": "regex", "pattern": "[A-Za-z0-9_-]{1,64}"},
+}  # fmt: skip
 _PYTHON = {True: "True", False: "False", None: "None"}
 
 
@@ -36,8 +38,9 @@ class Frame:
         pad: around the values of parameters.
         id_before: what stands before a name that is part of the call's id.
         also: another opening that is read.
+        first: the number of the first call.
 
-    `%d` in `head` or `link` is the number of the call.
+    `%d` in `head` or `link` is the number of the call, `%s` its id.
     """
 
     opening: str
@@ -48,18 +51,19 @@ class Frame:
     separator: str = ""
     lead: str = "\n"
     links: tuple[str, ...] = ()
-    style: str = JSON
+    style: str | ParameterStyle = JSON
     gap: str = ""
     pad: str = ""
     id_before: str = ""
     also: str = ""
+    first: int = 0
 
     @property
     def form(self) -> FrameForm:
         links = tuple(link.removeprefix(NUMBERED) for link in (self.link, *self.links))
         return FrameForm(
             self.opening.strip(), close=self.closing.strip(), also=self.also, head=self.head, links=links, end=self.end,
-            many=bool(self.closing), numbered=self.link.startswith(NUMBERED), id_before=self.id_before, style=self.style,
+            separator=self.separator, many=bool(self.closing), numbered=self.link.startswith(NUMBERED), id_before=self.id_before, style=self.style,
             padded=bool(self.pad),
         )  # fmt: skip
 
@@ -94,9 +98,10 @@ class Framed(Dialect):
     def _calls(self, calls: Sequence[Call]) -> str:
         frame = self.frame
         written = [
-            f"{frame.head}{call.name}{frame.link}".replace(NUMBER, str(place)) + self._arguments(call) + frame.end
-            for place, call in enumerate(calls)
-        ]
+            frame.head.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}") + call.name
+            + frame.link.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}") + self._arguments(call) + frame.end
+            for place, call in enumerate(calls, frame.first)
+        ]  # fmt: skip
         if frame.closing:
             return f"{frame.opening}{frame.separator.join(written)}{frame.closing}"
         return frame.separator.join(frame.opening + one for one in written)
@@ -107,8 +112,8 @@ class Framed(Dialect):
         return "".join(self._parameter(key, value) for key, value in call.arguments.items())
 
     def _parameter(self, key: str, value: Any) -> str:
-        style, frame = STYLES[self.frame.style], self.frame
-        naming = style.naming if isinstance(value, str) or style.typed is None else style.typed
+        style, frame = style_marks(self.frame.style), self.frame
+        naming = style.naming if isinstance(value, str) or style.typed is None else tuple(one.format(json_type(value)) for one in style.typed)
         python = style.python and (value is None or isinstance(value, bool))
         text = value if isinstance(value, str) else _PYTHON[value] if python else json.dumps(value, ensure_ascii=False)
         return f"{style.opening}{key}{frame.gap.join(naming)}{frame.pad}{text}{frame.pad}{style.closing}{frame.gap}"
@@ -133,12 +138,19 @@ class Framed(Dialect):
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         frame = self.frame
-        begin, *more = f"{opening}{frame.head}{tool.name}{link}".split(NUMBER)
-        found = tag(begin, tool.arguments_schema, frame.end, frame.style)
+        begin, *more = PLACES.split(f"{opening}{frame.head}{tool.name}{link}")
+        style = frame.style if isinstance(frame.style, str) else frame.style.spelled
+        found = tag(begin, tool.arguments_schema, frame.end, style)
         if more:
-            counted = [part for text in more for part in (_DIGITS, const(text))]
-            found["content"] = sequence(*counted, found["content"])
+            found["content"] = sequence(*(_GIVEN.get(part) or const(part) for part in more), found["content"])
         return found
+
+
+def json_type(value: Any) -> str:
+    """The JSON type of a value that is no string."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    return {dict: "object", list: "array"}.get(type(value), "number")
 
 
 class Objects(Framed):
@@ -149,7 +161,8 @@ class Objects(Framed):
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
         close = frame.closing.strip().removeprefix("]") if listed else frame.end.removeprefix("}").strip()
-        self.form = self._form = JsonForm(mark, close=close, listed=listed, also=frame.also)
+        between = "," if frame.closing and not listed else ""
+        self.form = self._form = JsonForm(mark, close=close, listed=listed, also=frame.also, between=between)
 
     def read(self, names: Collection[str], marks: Marks | None) -> Reader:
         return JsonReader(self._form, names, marks)

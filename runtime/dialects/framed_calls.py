@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,14 @@ from .tape import Reading
 from .typed import TEXT, TYPES, json_of, quoted, types_of
 
 JSON = "json"
-NUMBER = "%d"  # stands for the number of a call
+NUMBER, ID = "%d", "%s"  # stand for the number of a call and for its id
+PLACES = re.compile("(%[ds])")
+OTHER_TYPES = ("null", "boolean", "number", "array", "object")
+
+
+def style_marks(style: str | ParameterStyle) -> ParameterStyle:
+    """The marks of parameters, which may be those of a known style."""
+    return STYLES[style] if isinstance(style, str) else style
 
 
 @dataclass(frozen=True)
@@ -27,20 +35,22 @@ class FrameForm(Form):
         head: before a name, behind the mark.
         links: between a name and its arguments, one of them.
         end: behind the arguments.
+        separator: between calls.
         many: one mark opens any number of calls, up to `close`.
         numbered: the name goes on with `:` and a number, which make the call's id.
         id_before: what stands before the id in such a call.
-        style: of the arguments, "json" or one of `STYLES`.
+        style: of the arguments, "json", one of `STYLES`, or the marks themselves.
         padded: a value has a line to itself.
     """
 
     head: str = ""
     links: tuple[str, ...] = ("",)
     end: str = ""
+    separator: str = ""
     many: bool = False
     numbered: bool = False
     id_before: str = ""
-    style: str = JSON
+    style: str | ParameterStyle = JSON
     padded: bool = False
 
 
@@ -52,15 +62,18 @@ class FrameReader(Reader):
     def __init__(self, form: FrameForm, names: Collection[str] = (), marks: Marks | None = None) -> None:
         super().__init__(form, names, marks)
         self._schemas: Mapping[str, Any] = names if isinstance(names, Mapping) else {}
+        self._id = ""  # of the call that is read
 
     def _call(self, strict: bool) -> Reading[bool]:
         while (yield from self._framed()) and self.form.many:
-            pass
+            start = self.tape.place
+            if not (yield from self._pieces(self.form.separator)):
+                self.tape.back(start)
         return False
 
     def _framed(self) -> Reading[bool]:
         """One call with all that is around it."""
-        start = self.tape.place
+        start, self._id = self.tape.place, ""
         if not (yield from self._pieces(self.form.head)):
             self.tape.back(start)
             return False
@@ -72,21 +85,27 @@ class FrameReader(Reader):
         if not (yield from self._link()):
             return False
         if self.form.style == JSON:
-            return (yield from self._json(name, id))
-        return (yield from Parameters(self, STYLES[self.form.style], name, id).read())
+            return (yield from self._json(name, id or self._id))
+        return (yield from Parameters(self, style_marks(self.form.style), name, id or self._id).read())
 
     def _pieces(self, text: str) -> Reading[bool]:
         """Pass a text whose blanks may be others."""
         for piece in text.split():
             yield from self.tape.visible()
-            first, *more = piece.split(NUMBER)
-            if not (yield from self.tape.skip(first)):
-                return False
-            for part in more:
-                yield from self._digits()
-                if not (yield from self.tape.skip(part)):
+            for part in PLACES.split(piece):
+                if part == NUMBER:
+                    yield from self._digits()
+                elif part == ID:
+                    self._id = yield from self._given_id()
+                elif not (yield from self.tape.skip(part)):
                     return False
         return True
+
+    def _given_id(self) -> Reading[str]:
+        start = self.tape.place
+        while (char := (yield from self.tape.peek())) and char.isascii() and (char.isalnum() or char in "_-"):
+            self.tape.at += 1
+        return self.tape.since(start)
 
     def _digits(self) -> Reading[str]:
         start = self.tape.place
@@ -164,7 +183,7 @@ class Parameters:
     def _parameter(self) -> Reading[bool]:
         key = yield from self._key()
         types = types_of(self._schema, key)
-        if self._style.typed is not None and (yield from self._named(self._style.typed)):
+        if self._style.typed is not None and (yield from self._other(self._style.typed)):
             types = types - TEXT or TYPES
         elif not (yield from self._named(self._style.naming)):
             return False
@@ -183,6 +202,13 @@ class Parameters:
         while (char := (yield from self._tape.peek())) and char not in (stop, "\n"):
             self._tape.at += 1
         return self._tape.since(start)
+
+    def _other(self, pieces: tuple[str, ...]) -> Reading[bool]:
+        """The marks before a value that is no string, of whatever type."""
+        for one in OTHER_TYPES if self._style.tells_types else ("",):
+            if (yield from self._named(tuple(piece.format(one) for piece in pieces))):
+                return True
+        return False
 
     def _named(self, pieces: tuple[str, ...]) -> Reading[bool]:
         start = self._tape.place

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .reasoning import Marks
+
 Format = dict[str, Any]
 
 
-def tag(begin: str, schema: Any, end: str, style: str = "json") -> Format:
-    """A structural part: a text, JSON of a schema (or its properties in another style), a text."""
+def tag(begin: str, schema: Any, end: str, style: str | Format = "json") -> Format:
+    """A structural part: a text, JSON of a schema (or its properties in another style, see `style_of`), a text."""
     content: Format = {"type": "json_schema", "json_schema": schema}
     if style != "json":
         content["style"] = style
@@ -55,3 +57,12 @@ def members(named: list[tuple[Format, bool]], separator: str) -> list[Format]:
 def structural(format: Format) -> str:
     """A format as the structural tag of a gen."""
     return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)
+
+
+def thinking_first(source: str, marks: Marks | None) -> str:
+    """The structural tag of free text with calls, where a thought may come first in which nothing is a call."""
+    if marks is None or not marks.begin.strip() or marks.silent:
+        return source
+    free: Format = json.loads(source)["format"]
+    thought: Format = {"type": "tag", "begin": marks.begin, "content": {"type": "any_text"}, "end": marks.end}
+    return structural({"type": "or", "elements": [sequence(thought, free), free]})

@@ -15,7 +15,7 @@ from .tool import Call, Tool
 
 TO = "to=functions."
 START = "<|start|>assistant"
-HEADER = f"<|channel|>commentary {TO}"
+HEADER, THINKING = (f"<|channel|>{channel} {TO}" for channel in ("commentary", "analysis"))  # calls come on either channel
 ANALYSIS, PREAMBLE, FINAL = (f"<|channel|>{one}<|message|>" for one in ("analysis", "commentary", "final"))
 END = "<|end|>"
 _HEADERS = MARKS["gpt-oss"]._replace(begin="")
@@ -27,7 +27,7 @@ class Harmony(Framed):
 
     def read(self, names: Collection[str], marks: Marks | None) -> Reader:
         form = self.frame.form
-        return _HarmonyReader(replace(form, links=(*form.links, *TURNED)), names, marks or _HEADERS)
+        return _HarmonyReader(replace(form, links=(*form.links, *TURNED), more=(THINKING,)), names, marks or _HEADERS)
 
     def write(self, text: str, calls: Sequence[Call]) -> str:
         written = super().write("", calls)
@@ -40,13 +40,13 @@ class Harmony(Framed):
             thought: Format = {"type": "tag", "begin": ANALYSIS, "content": {"type": "any_text"}, "end": END + START}
             return structural(sequence({"type": "star", "content": thought}, called))
         begun = [{**one, "begin": START + one["begin"]} for one in headed]
-        said = triggered(begun, [f"{START} {TO}", f"{START}{HEADER}"], not parallel)
+        said = triggered(begun, [f"{START} {TO}", f"{START}{HEADER}", f"{START}{THINKING}"], not parallel)
         spoken = sequence({"type": "choices", "choices": [ANALYSIS, PREAMBLE, FINAL]}, said)
         return structural({"type": "or", "elements": [called, spoken]})
 
     def _headed(self, tool: Tool) -> list[Format]:
         """A call with each of the headers that models write. Its end may be the token that ends the text."""
-        found = [*self._tags([tool], self.frame.opening), *(self._tag(tool, f" {TO}", link) for link in TURNED)]
+        found = [*self._tags([tool], HEADER), *self._tags([tool], THINKING), *(self._tag(tool, f" {TO}", link) for link in TURNED)]
         end: Format = {"type": "optional", "content": const(self.frame.end)}
         return [{**one, "content": sequence(one["content"], end), "end": ""} for one in found]
 
@@ -63,6 +63,6 @@ HARMONY = Harmony(
     "harmony",
     Frame(
         HEADER, " <|constrain|>json<|message|>", "<|call|>", separator=START,
-        links=("<|constrain|>json<|message|>", " json<|message|>"), also=f"{START} {TO}",
+        links=("<|constrain|>json<|message|>", " json<|message|>", " code<|message|>", "<|message|>"), also=f"{START} {TO}",
     ),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from .dialect import Dialect, Message, Step
 from .framed import Frame, Framed
+from .framed_calls import ID
 from .grammars import Format, const, sequence, several, structural, tag
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
@@ -58,14 +59,17 @@ class Mistral(Dialect):
 
 
 class MistralArgs(Framed):
-    """Later models: the mark, a name and its arguments for every call; some write an id between the two."""
+    """Later models: the mark, a name and its arguments for every call; some write an id between the two (`given_ids`)."""
 
-    def __init__(self) -> None:
-        super().__init__("mistral-args", Frame(MARK, ARGS, "", lead=""))
+    def __init__(self, given_ids: bool = False) -> None:
+        super().__init__("mistral-args", Frame(MARK, f"{CALL_ID}{ID}{ARGS}" if given_ids else ARGS, "", lead=""))
         self.form = Mistral.form
 
     def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
         return JsonReader(Mistral.form, names, marks)
+
+    def write(self, text: str, calls: Sequence[Call]) -> str:
+        return super().write(text, [Call(call.name, call.arguments, short_id(call.id)) for call in calls])
 
     @property
     def spelled(self) -> str:
@@ -75,7 +79,7 @@ class MistralArgs(Framed):
         id: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
         given: Format = {"type": "optional", "content": sequence(const(CALL_ID), id)}
         found = tag(f"{opening}{tool.name}", tool.arguments_schema, "")
-        return {**found, "content": sequence(given, const(link), found["content"])}
+        return {**found, "content": sequence(given, const(ARGS), found["content"])}
 
     def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
         """Templates insist on short ids."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import json
-
+from .python_text import as_json, json_text
 from .reader import Form, Reader
 from .tape import Reading
 
@@ -80,7 +78,7 @@ class PythonReader(Reader):
         value = yield from self._value()
         if value is None:
             return None
-        self._argue(index, [], f"{before}{_json(key)}: {value}")
+        self._argue(index, [], f"{before}{json_text(key)}: {value}")
         written.append(self.tape.take())
         if (yield from self.tape.visible()) != ",":
             return ""
@@ -123,27 +121,6 @@ class PythonReader(Reader):
                 yield from self.tape.peek()
                 self.tape.at += self.tape.at < len(self.tape.text)
         return False
-
-
-def as_json(text: str) -> str | None:
-    """A JSON value or a Python literal as JSON text; None for what is neither."""
-    try:
-        json.loads(text, parse_constant=_refuse)
-        return text
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return _json(ast.literal_eval(text))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return None
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _in_name(char: str, in_call: bool = False) -> bool:

@@ -26,6 +26,7 @@ class Form:
         between: characters of which one may stand between calls.
         silent: the mark is never text, even where no call follows.
         also: another mark of the same meaning that is not bare.
+        more: further ones.
     """
 
     mark: str
@@ -36,10 +37,11 @@ class Form:
     between: str = ""
     silent: bool = False
     also: str = ""
+    more: tuple[str, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
-        return (self.mark, self.also) if self.also else (self.mark,)
+        return (self.mark, self.also, *self.more) if self.also else (self.mark, *self.more)
 
 
 class Speech:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import json
 import logging
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.text.chat_template import ChatTemplate
 
 from .dialect import Dialect
 from .formats import FRAMED
+from .functionary import FUNCTIONARY
 from .gemma import GEMMA
 from .harmony import HARMONY
 from .mistral import Mistral, MistralArgs
 from .nano import Nano
 from .reasoning import MARKS, Marks, reasoning_of
+from .rendered import MARKED, Probe, chosen, opened, probed, thoughts_of
+from .rendered.declared import declared
 from .tagged import Hermes, Llama
 
 log = logging.getLogger("sgl.runtime")
@@ -23,17 +31,25 @@ log = logging.getLogger("sgl.runtime")
 _HERMES = Hermes()
 DIALECTS: dict[str, Dialect] = {
     "nano": Nano(), "hermes": _HERMES, "qwen": _HERMES, "llama": Llama(), "mistral": Mistral(),
-    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgs(), GEMMA, HARMONY)},
+    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgs(), GEMMA, HARMONY, FUNCTIONARY)},
 }  # fmt: skip
+_CANDIDATES = [*(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")), MistralArgs(given_ids=True)]
+_WRITTEN = list(dict.fromkeys(marks._replace(open=False) for marks in MARKS.values()))
 _MODELS = (  # the first that is found in the name
     (r"sgl[-_]?nano|runtime/nano", "nano"),
+    (r"hermes|groq.*tool[-_.]?use|xlam", "hermes"),
+    (r"functionary.*3[-_.]?2", "functionary-v3.2"),
+    (r"functionary", "functionary-v3.1"),
     (r"gpt[-_]?oss", "harmony"),
+    (r"deepseek[-_.]?v4", "deepseek-v4"),
     (r"deepseek[-_.]?v3[-_.]?2(?!.*exp)", "deepseek-v32"),
     (r"deepseek[-_.]?v3[-_.]?[12]", "deepseek-v31"),
     (r"deepseek[-_.]?(v3|r1)(?!.*distill)", "deepseek-v3"),
     (r"glm[-_.]?(4[-_.]?[7-9]|5)", "glm47"),
     (r"glm[-_.]?4[-_.]?[56]", "glm45"),
     (r"kimi[-_.]?k2", "kimi-k2"),
+    (r"kimi[-_.]?k3", "kimi-k3"),
+    (r"minicpm[-_.]?5", "minicpm5"),
     (r"minimax[-_.]?m2", "minimax"),
     (r"seed[-_.]?oss", "seed-oss"),
     (r"step[-_.]?3[-_.]?[5-9]|qwen3.*coder|qwen3\.[5-9]|nemotron[-_.]?3", "qwen3-coder"),
@@ -48,16 +64,17 @@ _MODELS = (  # the first that is found in the name
     (r"phi[-_.]?4[-_.]?mini", "phi4-mini"),
     (r"granite[-_.]?3", "granite"),
     (r"ernie|granite", "hermes"),
-    (r"llama[-_. ]?4|llama[-_. ]?3[-_.]2.*\b[13]b|pythonic", "pythonic"),
+    (r"llama[-_. ]?4|pythonic", "pythonic"),
     (r"llama[-_. ]?3", "llama"),
     (r"mistral[-_.]?small[-_.]?3[-_.]2|devstral|magistral|ministral[-_.]?3|mistral[-_.]?large[-_.]?3|mistral.*(?:250[6-9]|251)", "mistral-args"),
     (r"mi[sx]tral|ministral", "mistral"),
-    (r"qwen|qwq|hermes|smollm", "hermes"),
+    (r"qwen|qwq|smollm", "hermes"),
 )
-_TEMPLATES = (  # the first whose mark is in the template
+_TEMPLATES = (  # of templates that write no calls: the first whose mark is in the template
     (r"<\|tool_call>", "gemma4"),
     (r"to=functions\.|<\|channel\|>", "harmony"),
-    (r"｜DSML｜|dsml_token", "deepseek-v32"),
+    (r"(｜DSML｜|dsml_token.{0,9})function_calls", "deepseek-v32"),
+    (r"｜DSML｜|dsml_token", "deepseek-v4"),
     (r"<｜tool▁sep｜>'? ?\+? ?[^<]*```json|```json[^`]*```<｜tool▁call▁end｜>", "deepseek-v3"),
     (r"<｜tool▁calls▁begin｜>", "deepseek-v31"),
     (r"<\|tool_calls_section_begin\|>", "kimi-k2"),
@@ -79,6 +96,8 @@ _TEMPLATES = (  # the first whose mark is in the template
     (r"<tool_call>", "hermes"),
     (r"\[ARGS\]", "mistral-args"),
     (r"\[TOOL_CALLS\]|\[AVAILABLE_TOOLS\]", "mistral"),
+)
+_TURNS = (  # marks of turns, which say nothing of calls but whose family of models it may be
     (r"<\|header_start\|>", "pythonic"),
     (r"<\|start_header_id\|>", "llama"),
     (r"<start_of_turn>", "gemma3"),
@@ -104,19 +123,66 @@ def reasoning_named(name: str) -> Marks:
     return MARKS[name]
 
 
-@lru_cache(maxsize=256)
-def dialect_for(model_name: str, template: str | None) -> Dialect:
-    """The dialect of a model by its name, else by its chat template (Jinja source), else hermes with a note.
+def dialect_for(
+    model_name: str, template: str | ChatTemplate | None, tokens: Mapping[str, str] | None = None,
+    response_template: Mapping[str, Any] | None = None,
+) -> Dialect:  # fmt: skip
+    """The dialect of a model: what its files say of it, else what its chat template writes, else a guess with a `note`.
 
-    The marks of its thoughts are those that the template knows; without a template they go by the name.
+    Args:
+        model_name: the last resort, where the template writes no calls.
+        template: Jinja source, or what was made of it.
+        tokens: the special tokens that the source reads by name.
+        response_template: of tokenizer_config.json, the model's own rules of reading its answers.
+
+    A guess goes by the marks of calls that stand in the source, then by the name, then by the marks of turns, and is logged.
     """
-    name = known_name(model_name) or next((to for mark, to in _TEMPLATES if re.search(mark, template or "")), None)
-    if name is None:
-        log.warning(
-            "the format in which %s calls tools is not known: hermes is used (<tool_call>{...}</tool_call>); choose another "
-            "of %s", model_name, ", ".join(DIALECTS),
-        )  # fmt: skip
-    return dialect_named(name or "hermes").thinking(reasoning_of(model_name, template)).templated(template)
+    given = None if response_template is None else json.dumps(response_template, sort_keys=True)
+    return _dialect_for(model_name, template, tuple(sorted((tokens or {}).items())), given)
+
+
+@lru_cache(maxsize=256)
+def _dialect_for(model: str, template: str | ChatTemplate | None, tokens: tuple[tuple[str, str], ...], given: str | None) -> Dialect:
+    source = template.source if isinstance(template, ChatTemplate) else template
+    probe = Probe() if template is None else probed(template, dict(tokens))
+    dialect = _rendered(model, source, probe)
+    marks = thoughts_of(probe, _WRITTEN) or dialect.reasoning or reasoning_of(model, source)
+    if marks is not None and any(probe.asked):
+        marks = marks._replace(open=not marks.begin or opened(marks.begin, probe))
+    found = dialect.thinking(marks).templated(source)
+    found = found if given is None else declared(found, json.loads(given), _CANDIDATES)
+    if found.note:
+        log.warning(found.note)
+    return found
+
+
+def _rendered(model: str, source: str | None, probe: Probe) -> Dialect:
+    """The dialect of the calls that the template writes, else a guess."""
+    choice = chosen(probe, _CANDIDATES)
+    if choice is not None and choice.seen != MARKED:
+        return choice.dialect
+    if choice is not None:
+        return _noted(choice.dialect, model, "marks that its template writes")
+    name, why = known_name(model), f"the name {model!r}"
+    if name != "nano" and (found := _marked(source, _TEMPLATES) or (name is None and _marked(source, _TURNS))):
+        name, why = found, "marks in its template"
+    return dialect_named(name) if name == "nano" else _noted(dialect_named(name or "hermes"), model, why if name else "")
+
+
+def _marked(source: str | None, table: tuple[tuple[str, str], ...]) -> str | None:
+    """The dialect whose mark is in the source of a template."""
+    return next((name for mark, name in table if re.search(mark, source or "")), None)
+
+
+def _noted(dialect: Dialect, model: str, why: str) -> Dialect:
+    """The dialect with a word on how it was found; `why` is empty where nothing told."""
+    found = copy.copy(dialect)
+    told = f"is taken from {why}: {dialect.name}" if why else "is not known: hermes is used (<tool_call>{...}</tool_call>)"
+    found.note = (
+        f"the format in which {model} calls tools {told}; no call could be read off its chat template. If it is another, choose it "
+        f"(sgl serve --tool-format): {', '.join(DIALECTS)}"
+    )
+    return found
 
 
 def _nearest(name: str, known: dict[str, Dialect] | dict[str, Marks]) -> str:

@@ -20,14 +20,15 @@ class Tagged(Dialect):
 
     Attributes:
         around: what stands before and behind an object.
-        arguments: the member that has them.
+        member: the one that has the arguments.
         separator: what stands between calls.
         trigger: by what a call begins in free text.
     """
 
     form: JsonForm
     around: tuple[str, str]
-    arguments: str
+    arguments = "object"
+    member: str
     separator: str
     trigger: str
 
@@ -36,7 +37,7 @@ class Tagged(Dialect):
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
         before, behind = self.around
-        begin = before + '{{"name": "{}", "' + self.arguments + '": '
+        begin = before + '{{"name": "{}", "' + self.member + '": '
         tags = [tag(begin.format(tool.name), tool.arguments_schema, "}" + behind) for tool in tools]
         once = not parallel or choice not in ("auto", "required")
         if choice == "auto":
@@ -46,7 +47,7 @@ class Tagged(Dialect):
     def write(self, text: str, calls: Sequence[Call]) -> str:
         before, behind = self.around
         written = [
-            before + json.dumps({"name": call.name, self.arguments: call.arguments}, ensure_ascii=False) + behind
+            before + json.dumps({"name": call.name, self.member: call.arguments}, ensure_ascii=False) + behind
             for call in calls
         ]
         return "\n".join([*([text] if text else []), *([self.separator.join(written)] if written else [])])
@@ -58,7 +59,7 @@ class Hermes(Tagged):
     name = "hermes"
     form = JsonForm(OPEN, close=CLOSE)
     around = (f"{OPEN}\n", f"\n{CLOSE}")
-    arguments, separator, trigger = "arguments", "\n", OPEN
+    member, separator, trigger = "arguments", "\n", OPEN
 
     def describe(self, tools: Sequence[Tool]) -> str:
         listed = "\n".join(json.dumps(tool.openai, ensure_ascii=False) for tool in tools)
@@ -80,7 +81,7 @@ class Llama(Tagged):
     tool_role = "ipython"
     form = JsonForm("{", bare=True, known=True, between=";,", also="<|python_tag|>")
     around = ("", "")
-    arguments, separator, trigger = "parameters", "; ", '{"name": "'
+    member, separator, trigger = "parameters", "; ", '{"name": "'
 
     def describe(self, tools: Sequence[Tool]) -> str:
         listed = "\n\n".join(json.dumps(tool.openai, indent=4, ensure_ascii=False) for tool in tools)

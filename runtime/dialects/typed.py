@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from .python_text import as_json
+
 TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 TEXT = frozenset({"string"})
 MOST_LINKS = 40  # references and branches inside each other
@@ -24,14 +26,22 @@ def json_of(text: str, types: frozenset[str], python: bool = False) -> str:
 
     A text that is JSON of a type that the parameter may have, other than a string, is that value. Any other text is a
     string, word for word, where the parameter may be one. Where it may not, any JSON counts, and only what is none is a
-    string. With `python`, True, False and None are words of JSON too.
+    string. With `python`, lists, objects, true, false and null may be as Python writes them.
     """
     written = text.strip()
-    written = _PYTHON.get(written, written) if python else written
+    written = _from_python(written) if python else written
     kind = _kind(written)
     if kind is None or ("string" in types and (kind == "string" or not _fits(kind, types))):
         return quoted(text)
     return written
+
+
+def _from_python(text: str) -> str:
+    """JSON for a list, a dict or a word of Python's, the text itself for all else."""
+    if text[:1] not in ("[", "{"):
+        return _PYTHON.get(text, text)
+    found = as_json(text)
+    return text if found is None else found
 
 
 def quoted(text: str) -> str:

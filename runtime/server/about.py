@@ -127,6 +127,8 @@ async def server_info(request: Request) -> dict[str, Any]:
         "tokenizer_path": state.engine.model_path,
         "served_model_name": state.models[0],
         "uptime": time.time() - state.opened,
+        "notes": [note for note in (state.dialect.note,) if note],
+        "tool_format": state.dialect.name,
         "options": _seen(dataclasses.asdict(state.engine.config), "adapters", state.adapters),
         "engine": {**info, "adapters": _seen(info["adapters"], "outside", state.adapters)},
         "stats": {**told, "adapters": _seen(told["adapters"], "by_name", state.adapters)},

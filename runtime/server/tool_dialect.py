@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sgl.grammars import Vocabulary
-from sgl.runtime.dialects import Dialect, dialect_for, dialect_named, reasoning_named, reasoning_of
+from sgl.runtime.dialects import Dialect, dialect_for, dialect_named, reasoning_named
 from sgl.runtime.engine import Engine
 
 from .settings import ServerSettings
@@ -13,20 +13,26 @@ from .settings import ServerSettings
 
 def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
     """Raises ConfigError for a format in the settings that nobody knows."""
-    name, template = model_name(engine.model_path), engine.tokenizer.chat_template
+    name, tokenizer = model_name(engine.model_path), engine.tokenizer
+    found = dialect_for(name, tokenizer.tools_template, response_template=tokenizer.response_template)
     if settings.tool_format is None:
-        dialect = dialect_for(name, template)
+        dialect = found
     else:
-        dialect = dialect_named(settings.tool_format).thinking(reasoning_of(name, template))
+        dialect = dialect_named(settings.tool_format).thinking(found.reasoning)
     dialect = dialect.templated("\n".join(engine.tokenizer.chat_sources))
     return dialect if settings.reasoning_format is None else dialect.thinking(reasoning_named(settings.reasoning_format))
 
 
 def calls_vocabulary(engine: Engine, dialect: Dialect) -> Vocabulary:
-    """The engine's vocabulary, in which the special tokens among the marks of calls are text that grammars may write."""
-    text = dialect.spelled.encode()
-    special = [index for index in engine.vocabulary.special_ids if (mark := engine.vocabulary.tokens[index]) and mark in text]
-    return engine.vocabulary.spelling(special)
+    """The engine's vocabulary, in which the special tokens among the marks of calls and thoughts are text that grammars may write."""
+    calls, all_marks = dialect.spelled.encode(), "".join(dialect.marks).encode()
+    ends = set(engine.tokenizer.eos_ids)  # what ends a thought and texts, too, still ends texts
+
+    def spelled(index: int) -> bool:
+        mark = engine.vocabulary.tokens[index]
+        return bool(mark) and (mark in calls or (index not in ends and mark in all_marks))
+
+    return engine.vocabulary.spelling([index for index in engine.vocabulary.special_ids if spelled(index)])
 
 
 def model_name(path: str) -> str:

@@ -209,6 +209,16 @@ class Tokenizer:
         return chat.source if (chat := self._chats.get("default")) else None
 
     @property
+    def tools_template(self) -> ChatTemplate | None:
+        """The chat template for conversations with tools."""
+        return self._chats.get("tool_use", self._chats.get("default"))
+
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        """Of tokenizer_config.json: how the checkpoint says that its answers are read; None where it says nothing."""
+        return self._config.get("response_template")
+
+    @property
     def chat_sources(self) -> list[str]:
         """The Jinja sources of all chat templates."""
         return [chat.source for chat in self._chats.values()]

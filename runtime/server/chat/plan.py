@@ -64,9 +64,11 @@ class Plan:
             await self._compiled(step)
 
     def begin(self, prompt: str) -> Step:
-        """The first step behind this prompt. A thought that it began is ended before anything is constrained."""
-        bound = self._grammar is not None or self.first.constraint is not None or self.first.stop
-        return self.readers.after_thought(self.first, prompt) if bound else self.first
+        """The first step behind this prompt. A thought is ended before anything is constrained, and the request's stops do not end it."""
+        bound = self._grammar is not None or self.first.constraint is not None or bool(self.first.stop)
+        own = self.params
+        stops = bool(own.stop or own.stop_token_ids or own.stop_regex)
+        return self.readers.around_thought(self.first, prompt, bound, stops and self._grammar is None)
 
     async def move(self, step: Step, used: int) -> Move:
         """The move of a step for which `used` tokens of the limit are gone."""
@@ -82,6 +84,11 @@ class Plan:
         matched = made.finish_reason.get("matched")
         token_id = self.work.engine.tokenizer.token_id
         return next((stop for stop in step.stop if matched is not None and matched in (stop, token_id(stop))), "")
+
+    def kept_stop(self, step: Step, made: Generation) -> str:
+        """The request's stop that ended a step with stops of its own, where it is to stay in the text; else empty."""
+        matched = made.finish_reason.get("matched")
+        return matched if self.params.keep_stop and step.free and step.stop and matched in self.params.stop else ""
 
     # inside
 

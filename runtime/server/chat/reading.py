@@ -37,12 +37,22 @@ class Readers:
             return self._dialect.thinking(marks).reader(self._tools, marks is not None)
         return Plain() if marks is None else Reader(Form(""), (), marks)
 
-    def after_thought(self, step: Step, prompt: str) -> Step:
-        """The step behind the thought that the prompt began; the step itself where it began none."""
+    def around_thought(self, step: Step, prompt: str, bound: bool, stops: bool) -> Step:
+        """The step as it comes where there may be a thought before it.
+
+        A thought that the prompt began is a step of its own where something is to begin behind it. One that the model begins is
+        where the request has stops: they end what is said, not what is thought.
+
+        Args:
+            bound: something constrains or ends the step.
+            stops: the request has some.
+        """
         marks = self._marks(prompt)
-        if marks is None or not marks.open:
+        if marks is None or not (bound or stops):
             return step
-        return Step("", None, (marks.end,), then=partial(_ended, marks.end, step))
+        if marks.open:
+            return _thought(marks, step, "\n\n" if bound else "", stops)
+        return _or_thought(marks, step) if stops and step.free and marks.begin else step
 
     def visible(self, params: SamplingParams) -> SamplingParams:
         """The parameters with those special tokens in the text that a reader must see."""
@@ -60,5 +70,22 @@ class Readers:
         return marks._replace(open=prompt.rstrip().endswith(marks.begin))
 
 
-def _ended(mark: str, step: Step, text: str) -> Step | None:
-    return step._replace(prefix=f"{mark}\n\n{step.prefix}") if text.endswith(mark) else None
+def _thought(marks: Marks, step: Step, gap: str, again: bool, prefix: str = "") -> Step:
+    """A thought, and the step behind it; `again`: there may be further ones where marks stand around all parts of a text."""
+    return Step(prefix, None, (marks.end,), then=partial(_ended, marks, step, gap, again))
+
+
+def _ended(marks: Marks, step: Step, gap: str, again: bool, text: str) -> Step | None:
+    if not text.endswith(marks.end):
+        return None
+    following = _or_thought(marks, step) if again and marks.silent and step.free and marks.begin else step
+    return following._replace(prefix=f"{marks.end}{gap}{step.prefix}")
+
+
+def _or_thought(marks: Marks, step: Step) -> Step:
+    """The step, which ends where the model begins a thought, and goes on behind it."""
+    return step._replace(stop=(*step.stop, marks.begin), then=partial(_begun, marks, step))
+
+
+def _begun(marks: Marks, step: Step, text: str) -> Step | None:
+    return _thought(marks, step, "", True, marks.begin) if text.endswith(marks.begin) else step.then(text)

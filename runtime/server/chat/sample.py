@@ -113,8 +113,9 @@ class Sample:
         assert self._step is not None
         self._made.append(made)
         cut = finish_reason(made) == "length"
+        kept = self._reader.feed(self._plan.kept_stop(self._step, made))
         self._step = None if cut else self._step.then(made.text + self._plan.stop_of(self._step, made))
-        return self._reader.feed("", last=True) if self._step is None else self._reader.feed(self._step.prefix)
+        return kept + (self._reader.feed("", last=True) if self._step is None else self._reader.feed(self._step.prefix))
 
     def _write(self, event: Event) -> Told:
         """Put the piece to the message."""

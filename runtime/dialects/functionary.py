@@ -1,0 +1,52 @@
+"""Functionary 3.2: `>>>name`, a line break and JSON; what is said has the name `all`. Prompts end behind the first `>>>`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from .framed import Frame, Framed
+from .framed_calls import FrameReader
+from .grammars import const, sequence, several, structural, triggered
+from .reader import Reader
+from .reasoning import Marks
+from .tape import Reading
+from .tool import Call, Tool
+
+MARK, ALL = ">>>", "all\n"
+
+
+class Functionary(Framed):
+    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+        return _FunctionaryReader(self.frame.form, names, marks)
+
+    def write(self, text: str, calls: Sequence[Call]) -> str:
+        written = super().write("", calls).removeprefix(MARK)
+        return f"{ALL}{text}{MARK}{written}" if text and calls else text or written
+
+    def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
+        once = not parallel or choice not in ("auto", "required")
+        called = several(self._tags(tools, ""), MARK, once)
+        if choice != "auto":
+            return structural(called)
+        said = sequence(const(ALL), triggered(self._tags(tools, MARK), [MARK], once))
+        return structural({"type": "or", "elements": [called, said]})
+
+
+class _FunctionaryReader(FrameReader):
+    def _start(self) -> Reading[None]:
+        yield from self._calls(strict=True)
+
+    def _framed(self) -> Reading[bool]:
+        if (yield from self.tape.skip(ALL)):
+            self.tape.take()
+            self._speech.pause()
+            return False
+        return (yield from super()._framed())
+
+    def _word(self) -> Reading[str]:
+        """A name of a tool, where the tools are known: texts without a header begin with other words."""
+        word = yield from super()._word()
+        return word if not self.names or word in self.names else ""
+
+
+FUNCTIONARY = Functionary("functionary-v3.2", Frame(MARK, "\n", "", lead=""), "text")

@@ -1,0 +1,67 @@
+"""The marks around a model's thoughts and around what it says, read off an answer with a thought in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..reasoning import Marks
+from .probe import SAID, THOUGHT, Probe, behind
+from .texts import common_begin
+
+_MARK = re.compile(r"<\|?[^<>\s|]+(?:\|[^<>|]+)*\|?>|\[/?[A-Z][A-Z _]*\]|◁[^◁▷]+▷")
+_PAIRS = (("START", "END"), ("BEGIN", "END"), ("<|open|>", "<|close|>"), ("<", "</"))
+
+
+def thoughts_of(probe: Probe, known: Iterable[Marks]) -> Marks | None:
+    """Those that the template writes around a thought; None where it writes none, or none that tell it from what is said."""
+    before, _, rest = behind(probe.thought).partition(THOUGHT)
+    if not rest:
+        return None
+    for marks in known:
+        if before.rstrip().endswith(marks.begin.rstrip()) and rest.lstrip().startswith(marks.end):
+            return _opened(marks._replace(silent=(*marks.silent, *_silent(probe, rest, marks))), probe)
+    end = _MARK.match(rest.lstrip())
+    if end is None:
+        return None
+    marks = Marks(_begin(before, end[0], probe), end[0])
+    return _opened(marks._replace(silent=_silent(probe, rest, marks)), probe)
+
+
+def opened(mark: str, probe: Probe) -> bool:
+    """Whether the template begins every answer with the mark."""
+    asked = [text for text in probe.asked if text]
+    return bool(asked) and any(text.rstrip().endswith(mark.rstrip()) for text in asked[:1] if mark)
+
+
+def _opened(marks: Marks, probe: Probe) -> Marks:
+    return marks._replace(open=not marks.begin or opened(marks.begin, probe))
+
+
+def _begin(before: str, end: str, probe: Probe) -> str:
+    """The mark before a thought: one that `end` belongs to, or one that an answer without a thought does not have there."""
+    found = list(_MARK.finditer(before))
+    if not found or before[found[-1].end() :].strip():
+        return ""
+    common = len(common_begin(before, behind(probe.thought_base)))
+    last = found[-1]
+    return last[0] if end in _closers(last[0]) or last.end() > common else ""
+
+
+def _closers(mark: str) -> list[str]:
+    """What may close a mark."""
+    found = [mark.replace(one, other, 1) for one, other in _PAIRS if one in mark]
+    return [one for one in (*found, mark.replace("[", "[/", 1)) if one != mark]
+
+
+def _silent(probe: Probe, rest: str, marks: Marks) -> tuple[str, ...]:
+    """Marks around what is said, behind the end of the thought."""
+    between, said, after = rest.lstrip().removeprefix(marks.end).partition(SAID)
+    if not said or not between.strip():
+        return ()
+    for mark in marks.silent:
+        between = between.replace(mark, "")
+    found: list[str] = []
+    for mark in _MARK.findall(between):
+        found += [mark, *[closer for closer in _closers(mark) if closer in after][:1]]
+    return tuple(one for one in found if one not in marks.silent)
