@@ -77,7 +77,7 @@ ROOMS: dict[str, Rows] = {
         "replicas": "errors cache text executor sequences loop process",
         "engine": "errors values cache loading adapters calibration sampling sequences loop process replicas",
         "nano": "",
-        "dialects": "errors nano",
+        "dialects": "errors text nano",
         "server": "errors cache loading text sampling sequences loop engine dialects",
     },
     "grammars": {
