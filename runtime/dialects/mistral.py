@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .dialect import Dialect, Message, Step
+from .dialect import Dialect, Step
 from .framed import Frame, Framed
 from .framed_calls import ID
 from .grammars import Format, const, sequence, several, structural, tag
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
+from .shown import Message, short_id
 from .tool import Call, Tool
 
 MARK, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class Mistral(Dialect):
@@ -81,19 +79,6 @@ class MistralArgs(Framed):
         found = tag(f"{opening}{tool.name}", tool.arguments_schema, "")
         return {**found, "content": sequence(given, const(ARGS), found["content"])}
 
-    def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
-        """Templates insist on short ids."""
-        calls = [{**call, "id": short_id(call.get("id") or "")} for call in message.get("tool_calls") or ()]
-        answered = message.get("tool_call_id")
-        return super()._turns(
-            {**message, **({"tool_calls": calls} if calls else {}), **({"tool_call_id": short_id(answered)} if answered else {})}, working
-        )
-
 
 def _behind(listed: Step, text: str) -> Step | None:
     return listed if text.endswith(MARK) else None
-
-
-def short_id(id: str) -> str:
-    """An id of the nine letters and digits that Mistral's templates insist on; one for each id."""
-    return id if _ID.fullmatch(id) else hashlib.blake2b(id.encode(), digest_size=5).hexdigest()[:9]

@@ -27,6 +27,7 @@ class Nano(Dialect):
     """One call a step."""
 
     name = "nano"
+    stands_in = False
     form = JsonForm(TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=prompts.ANSWER)
 
     def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:

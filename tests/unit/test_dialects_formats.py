@@ -347,9 +347,11 @@ def test_ids_of_mistral_are_read_and_written():
     assert accepts(grammar("mistral-args", "auto"), text) and not accepts(grammar("mistral-args", "auto"), text.replace("ABC", "-"))
     events = told("mistral-args", text, random.Random(1))
     assert calls_in(events) == CALLS[:1] and events[0].id == "abcABC123"
-    dialect = dialect_named("mistral-args").templated("{{ tools }}{{ tool_calls }}")
-    _, called, answered = dialect.messages(talk(ROME), TOOLS)
-    assert called["tool_calls"][0]["id"] == answered["tool_call_id"] and len(answered["tool_call_id"]) == 9
+    strict = "{% if m.tool_call_id and m.tool_call_id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}"
+    for check, length in ((strict, 9), ("", len("functions.weather:0"))):
+        dialect = dialect_named("mistral-args").templated(OBJECTS.replace("{{ m.content }}", check + "{{ m.content }}"))
+        _, called, answered = dialect.messages(talk(ROME), TOOLS)
+        assert called["tool_calls"][0]["id"] == answered["tool_call_id"] and len(answered["tool_call_id"]) == length
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -498,6 +500,7 @@ def test_other_templates_get_text():
 
 
 def test_answers_stand_behind_calls_in_gemmas_messages():
-    dialect = dialect_named("gemma4").templated("{{ tools }}{{ tool_calls }}")
+    inside = "{% for one in m.tool_responses or [] %}{{ one.name + one.response }}{% endfor %}"
+    dialect = dialect_named("gemma4").templated(OBJECTS.replace("{{ m.content }}", "{{ m.content }}" + inside))
     _, called = dialect.messages(talk(ROME), TOOLS)
     assert called["tool_responses"] == [{"name": "weather", "response": "no"}] and called["tool_calls"][0]["function"]["arguments"] == ROME
