@@ -69,12 +69,12 @@ class Frame:
 
 
 class Framed(Dialect):
-    """A dialect of frames. `arguments`: as what a template that knows calls takes them, objects or JSON texts."""
+    """A dialect of frames."""
 
     form: Form
 
-    def __init__(self, name: str, frame: Frame, arguments: str = "object") -> None:
-        self.name, self.frame, self.arguments = name, frame, arguments
+    def __init__(self, name: str, frame: Frame) -> None:
+        self.name, self.frame = name, frame
         self.form = frame.form
 
     def read(self, names: Collection[str], marks: Marks | None) -> Reader:
@@ -156,8 +156,8 @@ def json_type(value: Any) -> str:
 class Objects(Framed):
     """The same, where name and arguments are members of JSON objects: models write them in other orders, too."""
 
-    def __init__(self, name: str, frame: Frame, arguments: str = "object") -> None:
-        super().__init__(name, frame, arguments)
+    def __init__(self, name: str, frame: Frame) -> None:
+        super().__init__(name, frame)
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
         close = frame.closing.strip().removeprefix("]") if listed else frame.end.removeprefix("}").strip()

@@ -27,7 +27,6 @@ class Tagged(Dialect):
 
     form: JsonForm
     around: tuple[str, str]
-    arguments = "object"
     member: str
     separator: str
     trigger: str
