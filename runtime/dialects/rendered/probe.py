@@ -111,18 +111,17 @@ class _Renderer:
     def _calls(self, base: str) -> dict[str, str]:
         """Answers with calls; with arguments as objects where the template can write them, else as JSON text."""
         differing: dict[str, str] = {}
-        for silence in ("", None):
-            for kind in ("object", "text"):
-                made = self._answers(kind, silence)
-                if any(_whole(text) for text in made.values()):
-                    return made
-                if silence is not None and not differing and _differs(made, base):
-                    differing = made
+        for kind in ("object", "text"):
+            made = self._answers(kind)
+            if any(_whole(text) for text in made.values()):
+                return made
+            if not differing and _differs(made, base):
+                differing = made
         return differing
 
-    def _answers(self, kind: str, silence: str | None) -> dict[str, str]:
-        """By name; a call alone has `silence` for its text."""
-        given = {"one": (silence, [CALL]), "said": (SAID, [CALL]), "bare": (silence, [BARE]), "two": (silence, [CALL, OTHER])}
+    def _answers(self, kind: str) -> dict[str, str]:
+        """By name, those that the template writes."""
+        given = {"one": ("", [CALL]), "said": (SAID, [CALL]), "bare": ("", [BARE]), "two": ("", [CALL, OTHER])}
         made = {name: self._made([_answer(said, calls=[_openai(call, kind) for call in calls])]) for name, (said, calls) in given.items()}
         return {name: text for name, text in made.items() if text}
 
@@ -152,7 +151,7 @@ def behind(text: str) -> str:
     return text.rpartition(USER)[2]
 
 
-def _answer(said: str | None, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+def _answer(said: str, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
     found: dict[str, Any] = {"role": "assistant", "content": said}
     if thought:
         found["reasoning_content"] = thought
