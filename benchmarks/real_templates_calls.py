@@ -33,7 +33,7 @@ PARAMETERS: Json = {
 }  # fmt: skip
 PLAIN: Json = {"type": "object", "properties": {"city": TEXT}, "required": ["city"]}  # for templates that read more of others
 TOOLS = [Tool(name, "The weather.", PARAMETERS) for name in ("get_weather", "get_time")]
-ROME = Call("get_weather", {"city": "Rome, \"Urbs\" <N> 'n", "days": 3, "wet": False, "tags": ["a b", "c"], "more": {"unit": "K", "exact": True}}, "call00001")
+ROME = Call("get_weather", {"city": 'Rome, "Urbs" <N>', "days": 3, "wet": False, "tags": ["a b", "c"], "more": {"unit": "K", "exact": True}}, "call00001")
 OSLO, BARE = Call("get_time", {"city": "Oslo"}, "call00002"), Call("get_time", {"city": "Ås"}, "call00003")
 SAID, THOUGHT, USER = "I look it up.", "Rome, then.", "Is it raining in Rome?"
 BYTES = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
@@ -87,7 +87,7 @@ class Template:
 
     @property
     def writes_calls(self) -> bool:
-        return any(OSLO.name in cut.text for cut in [self.cut(Answer(calls=(OSLO,)))] if cut is not None)
+        return self._traits.calls is not None
 
     def messages(self, answer: Answer) -> Json:
         found: Json = {"role": "assistant", "content": answer.said}
@@ -120,10 +120,15 @@ class Template:
         plain = self.rendered([self.messages(Answer(SAID))], **more)
         if not full or not asked:
             return None
-        at = next((i for i, (a, b) in enumerate(zip(full, asked, strict=False)) if a != b), min(len(full), len(asked)))
-        if at < len(asked):  # it begins otherwise than the prompt: at the last mark before that
-            at = max((full.rfind(char, 0, at) + 1 for char in ">]}\n"), default=at)
-        return Cut(full[:at], full[at:], plain.rpartition(SAID)[2])
+        before, _, ending = plain.rpartition(SAID)
+        prompt = next((text for text in (asked, before) if text and full.startswith(text)), None) or _shared(full, asked)
+        return Cut(prompt, full[len(prompt) :], ending)
+
+
+def _shared(full: str, asked: str) -> str:
+    """What both begin with, up to where the last mark ends."""
+    at = next((i for i, (a, b) in enumerate(zip(full, asked, strict=False)) if a != b), min(len(full), len(asked)))
+    return full[: max(full.rfind(char, 0, at) + 1 for char in ">]}\n")]
 
 
 def _openai(call: Call) -> Json:
@@ -180,7 +185,7 @@ def read(dialect: Dialect, cut: Cut) -> Answer:
     return Answer(_without_end(said, cut.ending), thought.strip(), tuple(calls))
 
 
-ENDS = ("<|eom_id|>", "<|tool_response>", "<|call|>", "<|calls|>", "</s>")  # of turns with calls: tokens that end a text
+ENDS = ("<|eom_id|>", "<|tool_response>", "<|call|>", "<|calls|>", "<｜hy_eos:opensource｜>", "</s>")  # of turns with calls: tokens that end a text
 
 
 def _without_end(said: str, ending: str) -> str:
@@ -237,7 +242,7 @@ def _allowed(dialect: Dialect, cut: Cut) -> str:
     for at, byte in enumerate(text):
         if not matcher.accept(byte):
             rest = text[at:].decode(errors="replace").strip()
-            ended = matcher.finished and (not rest or rest.startswith(tuple(mark for mark in (cut.ending.strip(), *ENDS) if mark)))
+            ended = matcher.can_end and (not rest or rest.startswith(tuple(mark for mark in (cut.ending.strip(), *ENDS) if mark)))
             return "" if ended else f"not allowed from {text[max(0, at - 20) : at + 30]!r} on"
     return ""
 

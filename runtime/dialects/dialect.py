@@ -119,7 +119,7 @@ class Dialect(Shown):
         """
         marks = self.reasoning if reasoning else None
         if marks is not None and prompt is not None:
-            marks = marks._replace(open=prompt.rstrip().endswith(marks.begin))
+            marks = marks.behind(prompt)
         return self.read({tool.name: tool.parameters for tool in tools}, marks) if tools else Reader(Form(""), marks=marks)
 
     def parse(self, text: str, names: Collection[str] = ()) -> tuple[str, list[Call]]:

@@ -8,7 +8,7 @@ from .framed import Frame, Framed, Objects
 from .pythonic import Pythonic
 
 _DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_PARAMS = ParameterStyle('<param name="', ('">',), "</param>", python=True)
+_PARAMS = ParameterStyle('<param name="', ('">',), "</param>", python=True, cdata=True)
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sgl.grammars.structural.styles import ParameterStyle
 
 from .dialect import Dialect
-from .framed_calls import ID, JSON, NUMBER, PLACES, FrameForm, FrameReader, style_marks
+from .framed_calls import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
 from .grammars import Format, const, sequence, several, structural, tag, triggered
 from .json_calls import JsonForm, JsonReader
 from .reader import Form, Reader
@@ -116,6 +116,8 @@ class Framed(Dialect):
         naming = style.naming if isinstance(value, str) or style.typed is None else tuple(one.format(json_type(value)) for one in style.typed)
         python = style.python and (value is None or isinstance(value, bool))
         text = value if isinstance(value, str) else _PYTHON[value] if python else json.dumps(value, ensure_ascii=False)
+        if style.cdata and isinstance(value, str) and any(char in value for char in "<&\n"):
+            text = text.join(WRAPPED)
         return f"{style.opening}{key}{frame.gap.join(naming)}{frame.pad}{text}{frame.pad}{style.closing}{frame.gap}"
 
     # --- what the model writes ---------------------------------------------------------------------------

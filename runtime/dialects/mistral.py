@@ -17,6 +17,7 @@ from .shown import Message, short_id
 from .tool import Call, Tool
 
 MARK, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+SHORT_ID: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
 
 
 class Mistral(Dialect):
@@ -35,7 +36,7 @@ class Mistral(Dialect):
         return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
 
     def write(self, text: str, calls: Sequence[Call]) -> str:
-        listed = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
+        listed = [{"name": call.name, "arguments": call.arguments, "id": short_id(call.id)} for call in calls]
         return f"{text}{MARK}{json.dumps(listed, ensure_ascii=False)}" if listed else text
 
     def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
@@ -51,9 +52,14 @@ class Mistral(Dialect):
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
         """The list behind the mark."""
         begin = '{{"name": "{}", "arguments": '
-        tags = [tag(begin.format(tool.name), tool.arguments_schema, "}") for tool in tools]
+        tags = [self._with_id(tag(begin.format(tool.name), tool.arguments_schema, "")) for tool in tools]
         once = not parallel or choice not in ("auto", "required")
         return structural(sequence(const("["), several(tags, ", ", once), const("]")))
+
+    def _with_id(self, found: Format) -> Format:
+        """The call's end, before which its id may stand."""
+        id = sequence(const(', "id": "'), SHORT_ID, const('"'))
+        return {**found, "content": sequence(found["content"], {"type": "optional", "content": id}, const("}"))}
 
 
 class MistralArgs(Framed):
@@ -74,8 +80,7 @@ class MistralArgs(Framed):
         return super().spelled + CALL_ID
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
-        id: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
-        given: Format = {"type": "optional", "content": sequence(const(CALL_ID), id)}
+        given: Format = {"type": "optional", "content": sequence(const(CALL_ID), SHORT_ID)}
         found = tag(f"{opening}{tool.name}", tool.arguments_schema, "")
         return {**found, "content": sequence(given, const(ARGS), found["content"])}
 

@@ -154,7 +154,7 @@ def behind(text: str) -> str:
 def _answer(said: str, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
     found: dict[str, Any] = {"role": "assistant", "content": said}
     if thought:
-        found["reasoning_content"] = thought
+        found |= {"reasoning_content": thought, "reasoning": thought}
     return {**found, "tool_calls": list(calls)} if calls else found
 
 
