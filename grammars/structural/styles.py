@@ -20,6 +20,7 @@ class ParameterStyle:
         padded: a value may have a line to itself; one line break on either side is no part of it.
         python: true, false and null may be as Python writes them.
         escaped: `&` and `"` in a key are written as in XML.
+        cdata: a string may be wrapped as in XML, `<![CDATA[...]]>`.
     """
 
     opening: str
@@ -29,6 +30,7 @@ class ParameterStyle:
     padded: bool = False
     python: bool = False
     escaped: bool = False
+    cdata: bool = False
 
     @property
     def tells_types(self) -> bool:

@@ -8,7 +8,7 @@ from .framed import Frame, Framed, Objects
 from .pythonic import Pythonic
 
 _DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_PARAMS = ParameterStyle('<param name="', ('">',), "</param>", python=True)
+_PARAMS = ParameterStyle('<param name="', ('">',), "</param>", python=True, cdata=True)
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 
 
@@ -53,10 +53,10 @@ FRAMED = [
     )),
     Framed("deepseek-v3", Frame(
         _DEEPSEEK, "\n```json\n", "\n```<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", _DEEPSEEK_END, "\n", lead="",
-    ), "text"),
+    )),
     Framed("deepseek-v31", Frame(
         _DEEPSEEK, "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>", _DEEPSEEK_END, lead="",
-    ), "text"),
+    )),
     Framed("kimi-k2", Frame(
         "<|tool_calls_section_begin|>", ":%d<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_call_begin|>functions.",
         "<|tool_calls_section_end|>", lead="", id_before="functions.",

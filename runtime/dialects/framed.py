@@ -10,7 +10,7 @@ from typing import Any
 from sgl.grammars.structural.styles import ParameterStyle
 
 from .dialect import Dialect
-from .framed_calls import ID, JSON, NUMBER, PLACES, FrameForm, FrameReader, style_marks
+from .framed_calls import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
 from .grammars import Format, const, sequence, several, structural, tag, triggered
 from .json_calls import JsonForm, JsonReader
 from .reader import Form, Reader
@@ -69,12 +69,12 @@ class Frame:
 
 
 class Framed(Dialect):
-    """A dialect of frames. `arguments`: as what a template that knows calls takes them, objects or JSON texts."""
+    """A dialect of frames."""
 
     form: Form
 
-    def __init__(self, name: str, frame: Frame, arguments: str = "object") -> None:
-        self.name, self.frame, self.arguments = name, frame, arguments
+    def __init__(self, name: str, frame: Frame) -> None:
+        self.name, self.frame = name, frame
         self.form = frame.form
 
     def read(self, names: Collection[str], marks: Marks | None) -> Reader:
@@ -116,6 +116,8 @@ class Framed(Dialect):
         naming = style.naming if isinstance(value, str) or style.typed is None else tuple(one.format(json_type(value)) for one in style.typed)
         python = style.python and (value is None or isinstance(value, bool))
         text = value if isinstance(value, str) else _PYTHON[value] if python else json.dumps(value, ensure_ascii=False)
+        if style.cdata and isinstance(value, str) and any(char in value for char in "<&\n"):
+            text = text.join(WRAPPED)
         return f"{style.opening}{key}{frame.gap.join(naming)}{frame.pad}{text}{frame.pad}{style.closing}{frame.gap}"
 
     # --- what the model writes ---------------------------------------------------------------------------
@@ -156,8 +158,8 @@ def json_type(value: Any) -> str:
 class Objects(Framed):
     """The same, where name and arguments are members of JSON objects: models write them in other orders, too."""
 
-    def __init__(self, name: str, frame: Frame, arguments: str = "object") -> None:
-        super().__init__(name, frame, arguments)
+    def __init__(self, name: str, frame: Frame) -> None:
+        super().__init__(name, frame)
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
         close = frame.closing.strip().removeprefix("]") if listed else frame.end.removeprefix("}").strip()

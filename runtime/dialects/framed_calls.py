@@ -17,6 +17,7 @@ from .tape import Reading
 from .typed import TEXT, TYPES, json_of, quoted, types_of
 
 JSON = "json"
+WRAPPED = "<![CDATA[", "]]>"
 NUMBER, ID = "%d", "%s"  # stand for the number of a call and for its id
 PLACES = re.compile("(%[ds])")
 OTHER_TYPES = ("null", "boolean", "number", "array", "object")
@@ -193,8 +194,11 @@ class Parameters:
         self._before = ", "
         if self._reader.form.padded:
             yield from self._tape.skip("\n")
+        wrapped = self._style.cdata and (yield from self._tape.skip(WRAPPED[0]))
         self._written.append(self._tape.take())
-        return (yield from self._text() if types == TEXT else self._value(types))
+        if wrapped:
+            return (yield from self._text(Wanted([WRAPPED[1] + self._style.closing])))
+        return (yield from self._text(self._closing) if types == TEXT else self._value(types))
 
     def _key(self) -> Reading[str]:
         """Everything up to the mark behind it, which begins with a character that no key has."""
@@ -219,12 +223,12 @@ class Parameters:
                 return False
         return True
 
-    def _text(self) -> Reading[bool]:
+    def _text(self, closing: Wanted) -> Reading[bool]:
         """A string while it comes; of a line to itself the last line break is held back."""
         self._tell('"')
         line = _Line(self._reader.form.padded, self._say)
         self._tape.flow = partial(self._flow, line)
-        mark = yield from self._tape.until(self._closing)
+        mark = yield from self._tape.until(closing)
         self._tape.flow = None
         if not mark:
             return False

@@ -49,4 +49,4 @@ class _FunctionaryReader(FrameReader):
         return word if not self.names or word in self.names else ""
 
 
-FUNCTIONARY = Functionary("functionary-v3.2", Frame(MARK, "\n", "", lead=""), "text")
+FUNCTIONARY = Functionary("functionary-v3.2", Frame(MARK, "\n", "", lead=""))

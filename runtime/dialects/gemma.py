@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
-from .dialect import Message
 from .framed import Frame, Framed
 from .gemma_calls import QUOTE, GemmaReader
 from .grammars import Format, const, members, sequence
@@ -28,18 +27,6 @@ TYPES = ("string", "number", "boolean", "null")
 class Gemma(Framed):
     def read(self, names: Collection[str], marks: Marks | None) -> Reader:
         return GemmaReader(self.frame.form, names, marks)
-
-    def messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> list[Message]:
-        """What tools answered stands in the turn of the call, where the template writes calls."""
-        found: list[Message] = []
-        for turn in super().messages(messages, tools):
-            if self.calls_in_template and turn["role"] == "tool" and found and found[-1].get("tool_calls"):
-                about = [call for call in found[-1]["tool_calls"] if call["id"] == turn.get("tool_call_id")]
-                name = about[0]["function"]["name"] if about else turn.get("name", "unknown")
-                found[-1].setdefault("tool_responses", []).append({"name": name, "response": turn["content"]})
-            else:
-                found.append(turn)
-        return found
 
     def _arguments(self, call: Call) -> str:
         return _written(call.arguments)

@@ -75,6 +75,7 @@ class GemmaReader(FrameReader):
             self.tape.at += 1
         word = self.tape.since(start)
         is_key = (yield from self.tape.visible()) == ":"
+        word = "null" if word == "None" and not is_key else word  # as its template writes it
         if not word or not (is_key or SCALAR.fullmatch(word)):
             return False
         self._say(quoted(word) if is_key else word)

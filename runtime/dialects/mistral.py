@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .dialect import Dialect, Message, Step
+from .dialect import Dialect, Step
 from .framed import Frame, Framed
 from .framed_calls import ID
 from .grammars import Format, const, sequence, several, structural, tag
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
+from .shown import Message, short_id
 from .tool import Call, Tool
 
 MARK, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-_ID = re.compile(r"[A-Za-z0-9]{9}")
+SHORT_ID: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
 
 
 class Mistral(Dialect):
@@ -37,7 +36,7 @@ class Mistral(Dialect):
         return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
 
     def write(self, text: str, calls: Sequence[Call]) -> str:
-        listed = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
+        listed = [{"name": call.name, "arguments": call.arguments, "id": short_id(call.id)} for call in calls]
         return f"{text}{MARK}{json.dumps(listed, ensure_ascii=False)}" if listed else text
 
     def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
@@ -53,9 +52,14 @@ class Mistral(Dialect):
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
         """The list behind the mark."""
         begin = '{{"name": "{}", "arguments": '
-        tags = [tag(begin.format(tool.name), tool.arguments_schema, "}") for tool in tools]
+        tags = [self._with_id(tag(begin.format(tool.name), tool.arguments_schema, "")) for tool in tools]
         once = not parallel or choice not in ("auto", "required")
         return structural(sequence(const("["), several(tags, ", ", once), const("]")))
+
+    def _with_id(self, found: Format) -> Format:
+        """The call's end, before which its id may stand."""
+        id = sequence(const(', "id": "'), SHORT_ID, const('"'))
+        return {**found, "content": sequence(found["content"], {"type": "optional", "content": id}, const("}"))}
 
 
 class MistralArgs(Framed):
@@ -76,24 +80,10 @@ class MistralArgs(Framed):
         return super().spelled + CALL_ID
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
-        id: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
-        given: Format = {"type": "optional", "content": sequence(const(CALL_ID), id)}
+        given: Format = {"type": "optional", "content": sequence(const(CALL_ID), SHORT_ID)}
         found = tag(f"{opening}{tool.name}", tool.arguments_schema, "")
         return {**found, "content": sequence(given, const(ARGS), found["content"])}
-
-    def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
-        """Templates insist on short ids."""
-        calls = [{**call, "id": short_id(call.get("id") or "")} for call in message.get("tool_calls") or ()]
-        answered = message.get("tool_call_id")
-        return super()._turns(
-            {**message, **({"tool_calls": calls} if calls else {}), **({"tool_call_id": short_id(answered)} if answered else {})}, working
-        )
 
 
 def _behind(listed: Step, text: str) -> Step | None:
     return listed if text.endswith(MARK) else None
-
-
-def short_id(id: str) -> str:
-    """An id of the nine letters and digits that Mistral's templates insist on; one for each id."""
-    return id if _ID.fullmatch(id) else hashlib.blake2b(id.encode(), digest_size=5).hexdigest()[:9]

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.nano import prompts
 
-from .dialect import Dialect, Message, Step
+from .dialect import Dialect, Step
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
+from .shown import Message
 from .tool import Call, Tool
 
 TURN = f"{prompts.END}<|assistant|>"
@@ -27,6 +28,7 @@ class Nano(Dialect):
     """One call a step."""
 
     name = "nano"
+    stands_in = False
     form = JsonForm(TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=prompts.ANSWER)
 
     def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:

@@ -23,7 +23,8 @@ JOINT = (
 )  # fmt: skip
 SHARED = ("$defs", "definitions")
 MOST_CHARACTERS = 2_000_000
-NOTES = frozenset({"type", "title", "description", "default", "examples"})  # what a plain boolean may have
+SINGLE_QUOTED = r"'(?:[^'\\\x00-\x1f]|\\[\\'nt])*'"
+NOTES = frozenset({"type", "title", "description", "default", "examples"})  # what a plain boolean or string may have
 
 
 class Pythonic(Dialect):
@@ -132,4 +133,6 @@ def _value(name: str, schema: Any, whole: Any) -> Format:
     else:
         kept = {key: whole[key] for key in SHARED if key in whole}
         value = {"type": "json_schema", "json_schema": {**schema, **kept} if isinstance(schema, dict) else schema}
+    if isinstance(schema, dict) and schema.get("type") == "string" and schema.keys() <= NOTES:
+        value = {"type": "or", "elements": [value, {"type": "regex", "pattern": SINGLE_QUOTED}]}
     return sequence(const(f"{name}="), value)

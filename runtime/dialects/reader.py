@@ -186,7 +186,7 @@ class Reader:
         """Calls from here on, then what may stand behind them; what was passed in vain is said."""
         while (yield from self._call(strict)) and self.form.between:
             yield from self._between()
-        if self.form.close and self._speech.fresh and not self.tape.place:
+        if self.form.close and self._speech.fresh and not self.tape.since(0).strip():
             yield from self.tape.visible()
             if (yield from self.tape.skip(self.form.close)):
                 self.tape.take()

@@ -17,6 +17,10 @@ class Marks(NamedTuple):
     open: bool = False
     silent: tuple[str, ...] = ()
 
+    def behind(self, prompt: str) -> Marks:
+        """The marks for a text that follows a prompt, whose end tells whether the thought has begun."""
+        return self._replace(open=prompt.rstrip().endswith(self.begin.rstrip()))
+
 
 _THINK = Marks("<think>", "</think>")
 _OPEN_THINK = Marks("<think>", "</think>", open=True)
@@ -25,6 +29,9 @@ _MISTRAL = Marks("[THINK]", "[/THINK]")
 _GEMMA = Marks("<|channel>thought\n", "<channel|>")
 _COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
 _SEED = Marks("<seed:think>", "</seed:think>")
+_KIMI_K3 = Marks("<|open|>think<|sep|>", "<|close|>think<|sep|>", silent=(
+    "<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>",
+))  # fmt: skip
 _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>", "<|end|>", "<|return|>")
 _CHANNELS = Marks("<|channel|>analysis<|message|>", "<|end|>", silent=_FINAL)
 
@@ -46,6 +53,7 @@ MARKS: dict[str, Marks] = {
     "qwen3": _THINK,
     "kimi": _KIMI,
     "kimi_k2": _KIMI,
+    "kimi_k3": _KIMI_K3,
     "mistral": _MISTRAL,
     "gemma4": _GEMMA,
     "gpt-oss": _CHANNELS,
@@ -60,6 +68,7 @@ _MODELS = (
     (r"gpt[-_.]?oss", _CHANNELS),
     (r"kimi[-_.]?k2.*thinking", _THINK),
     (r"kimi.*thinking", _KIMI),
+    (r"kimi[-_.]?k3", _KIMI_K3),
     (r"minimax[-_.]?m2|step[-_.]?3|nemotron[-_.]?(?:nano|3)", _OPEN_THINK),
     (r"command[-_.]?(?:r7b|a)\b|c4ai[-_.]command", _COHERE),
     (r"seed[-_.]?oss", _SEED),

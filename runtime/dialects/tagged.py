@@ -6,10 +6,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from .dialect import Dialect, Message
+from .dialect import Dialect
 from .grammars import several, structural, tag, triggered
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
+from .shown import Message
 from .tool import Call, Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -27,7 +28,6 @@ class Tagged(Dialect):
 
     form: JsonForm
     around: tuple[str, str]
-    arguments = "object"
     member: str
     separator: str
     trigger: str

@@ -14,6 +14,7 @@ from jinja2.exceptions import TemplateError
 from sgl.runtime.errors import ConfigError
 
 from .template_budget import OverBudget
+from .template_inputs import read_first
 from .template_sandbox import Sandbox
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -56,10 +57,13 @@ def _sandbox() -> Sandbox:
     return Sandbox({"tojson": _tojson}, {"raise_exception": _raise, "strftime_now": _now})
 
 
-def _with_reasoning(message: Any) -> Any:
-    """Under all the names that templates read a message's reasoning by."""
-    said = next((message[name] for name in REASONING if message.get(name) is not None), None) if isinstance(message, Mapping) else None
-    return message if said is None else {"thinking": said, **message, "reasoning_content": said}
+def _seen(message: Any) -> Any:
+    """A message as transformers hands it on: without keys whose value is None, reasoning under all the names that templates read."""
+    if not isinstance(message, Mapping):
+        return message
+    known = {key: value for key, value in message.items() if value is not None}
+    said = next((known[name] for name in REASONING if name in known), None)
+    return known if said is None else {"thinking": said, **known, "reasoning_content": said}
 
 
 def require_short(sources: Iterable[str]) -> None:
@@ -83,7 +87,11 @@ def _words(source: str, most: int) -> int:
 
 
 class ChatTemplate:
-    """A compiled template; rendering is thread-safe. `variables` are the names that it reads from outside.
+    """A compiled template; rendering is thread-safe.
+
+    Attributes:
+        variables: the names that it reads from outside, in some branch at least.
+        inputs: those of them that it does not set itself before it reads them.
 
     Raises:
         BadTemplate: it does not compile, or is longer than any that is known.
@@ -95,7 +103,9 @@ class ChatTemplate:
         require_short([source])
         try:
             self._template = self._sandbox.from_string(source, globals=dict(special_tokens))
-            self.variables = frozenset(meta.find_undeclared_variables(self._sandbox.parse(source)) - special_tokens.keys())
+            parsed = self._sandbox.parse(source)
+            self.variables = frozenset(meta.find_undeclared_variables(parsed) - special_tokens.keys())
+            self.inputs = self.variables & read_first(parsed)
         except RecursionError:
             raise BadTemplate("the chat template does not compile: it nests too deep; correct chat_template") from None
         except (TemplateError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
@@ -110,7 +120,7 @@ class ChatTemplate:
             ConfigError: the template refuses the messages.
             TemplateTooCostly: it takes more time or memory than a rendering of these messages may.
         """
-        values = {"messages": [_with_reasoning(message) for message in messages], "add_generation_prompt": add_generation_prompt} | variables
+        values = {"messages": [_seen(message) for message in messages], "add_generation_prompt": add_generation_prompt} | variables
         try:
             with self._sandbox.spending(values):
                 return self._template.render(values)

@@ -35,13 +35,13 @@ class _Plain(Namespace):
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; here its body is just text."""
+    """`{% generation %}` marks the assistant's text for training. Its body is a scope, as in transformers."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):

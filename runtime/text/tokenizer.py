@@ -20,6 +20,7 @@ from sgl.runtime.text.chat_template import BadTemplate, ChatTemplate, require_sh
 from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.passage import Passage
 from sgl.runtime.text.quoting import Marks, Quotation
+from sgl.runtime.text.template_traits import Traits
 from sgl.runtime.text.token_files import MOST_TOKENS, read_json, read_tokenizer
 from sgl.runtime.text.token_kinds import wrong
 
@@ -65,6 +66,7 @@ class Tokenizer:
         self.prefix_ids = self._ask_prefix()
         require_short(named_templates(config).values())
         self._chats = {name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()}
+        self._traits: dict[str, Traits] = {}
         self.without_template = "name one of the language's templates instead"
         self._visible = [
             token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)
@@ -228,6 +230,11 @@ class Tokenizer:
         """The variables that the templates read, such as `messages`, `tools` or `enable_thinking`, without special tokens."""
         return frozenset().union(*(chat.variables for chat in self._chats.values()))
 
+    @property
+    def chat_inputs(self) -> frozenset[str]:
+        """Those of `chat_variables` that no template sets itself before it reads them."""
+        return frozenset().union(*(chat.inputs for chat in self._chats.values()))
+
     def render_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
     ) -> str:
@@ -237,12 +244,26 @@ class Tokenizer:
             ConfigError: there is no template, or it rejects the messages.
         """
         known = {"tools": None, "documents": None}
-        chat = self._chat_for(variables.get("tools"))
+        chat = self._chat_for(variables.get("tools") is not None)
         return chat.render(messages, add_generation_prompt, **(known | variables))
 
-    def _chat_for(self, tools: Any) -> ChatTemplate:
+    def chat_traits(self, tools: bool = False) -> Traits:
+        """What the chat template does with roles, parts, tools and calls. tools: of the template for their use, if it shows them.
+
+        Raises:
+            ConfigError: there is no template.
+        """
+        traits = self._traits_of(self._chat_for(tools))
+        return traits if traits.tools == "tools" or not tools else self._traits_of(self._chat_for(False))
+
+    def _traits_of(self, chat: ChatTemplate) -> Traits:
+        if chat.source not in self._traits:
+            self._traits[chat.source] = Traits(chat)
+        return self._traits[chat.source]
+
+    def _chat_for(self, tools: bool) -> ChatTemplate:
         """With tools the template for their use, where the checkpoint has one."""
-        chat = self._chats.get("tool_use" if tools is not None and "tool_use" in self._chats else "default")
+        chat = self._chats.get("tool_use" if tools and "tool_use" in self._chats else "default")
         if chat is None and self._chats:
             raise ConfigError(
                 f"of this tokenizer's chat templates ({', '.join(sorted(self._chats))}) none is the default; give one: "

@@ -259,7 +259,7 @@ def test_a_call_that_is_cut_says_so_and_keeps_its_text():
 def test_marks_do_not_overlap():
     """What `Tape.until` relies on: the mark that is found first is the one that begins first."""
     for dialect in DIALECTS.values():
-        for thoughts in MARKS.values():
+        for thoughts in MARKS.values() if dialect.name != "functionary-v3.2" else ():  # its models have no thoughts
             texts = [*dialect.form.marks, thoughts.begin, *thoughts.silent]
             for one in texts:
                 for other in texts:

@@ -91,14 +91,12 @@ def _as(dialect: Dialect, made: Framed) -> Dialect:
         return dialect
     kept = dialect.frame
     frame = replace(made.frame, links=kept.links, id_before=kept.id_before, also=kept.also, style=kept.style, pad=kept.pad, lead=made.frame.lead)
-    return type(dialect)(dialect.name, frame, dialect.arguments)
+    return type(dialect)(dialect.name, frame)
 
 
 def _single(dialect: Dialect, probe: Probe) -> Dialect:
     found = copy.copy(dialect)
     found.single = probe.single
-    if isinstance(found, Framed | Tagged) and probe.arguments:
-        found.arguments = probe.arguments
     return found
 
 
@@ -185,5 +183,5 @@ def _ending_in(dialect: Framed, suffix: str) -> Dialect:
     found = Framed(dialect.name, replace(
         frame, opening=ending(frame.opening), head=ending(frame.head), link=ending(frame.link), end=ending(frame.end),
         closing=ending(frame.closing), style=marks,
-    ), dialect.arguments)  # fmt: skip
+    ))  # fmt: skip
     return found.thinking(Marks(ending("<think>"), ending("</think>")))

@@ -40,7 +40,7 @@ def framed_of(probe: Probe, name: str) -> Iterator[Framed]:
     for first in (0, 1, None):
         frame = _frame(probe, first)
         if frame is not None and (first is None or NUMBER in frame.head + frame.link):
-            yield _objects(name, frame, probe.arguments) or Framed(name, frame, probe.arguments)
+            yield _objects(name, frame) or Framed(name, frame)
 
 
 def _frame(probe: Probe, first: int | None) -> Frame | None:
@@ -141,7 +141,7 @@ def _shared_end(rest: str, tail: str) -> str:
     return common.rstrip()
 
 
-def _objects(name: str, frame: Frame, arguments: str) -> Objects | None:
+def _objects(name: str, frame: Frame) -> Objects | None:
     """The dialect of JSON objects, where name and arguments are members of one."""
     found = _OBJECT.search(frame.opening + frame.head)
     if found is None or not _ARGUMENTS.match(frame.link) or not frame.end.lstrip().startswith("}"):
@@ -149,6 +149,6 @@ def _objects(name: str, frame: Frame, arguments: str) -> Objects | None:
     opening = (frame.opening + frame.head)[: found.start()]
     if not opening.strip() or (frame.closing and opening != frame.opening):
         return None
-    return Objects(name, replace(frame, opening=opening, head=found[0]), arguments)
+    return Objects(name, replace(frame, opening=opening, head=found[0]))
 
 

@@ -42,7 +42,6 @@ MOST_HOPELESS = 2  # renderings that may run out of their budget
 class Probe:
     """What a template wrote; a rendering that it refused is missing.
 
-    arguments: as what it takes the arguments of calls, "object" or "text"; empty where it writes no call.
     plain: the conversation without tools.  shown: with tools, its last message the user's.
     base: with the answer's text alone.
     calls: by name, answers with calls: "one", "said" (text and a call), "bare" (a call without arguments), "two".
@@ -51,7 +50,6 @@ class Probe:
     single: a message with two calls is refused, or loses one.
     """
 
-    arguments: str = ""
     plain: str = ""
     shown: str = ""
     base: str = ""
@@ -103,28 +101,27 @@ class _Renderer:
         else:
             self._tools = []
         base = self._made([_answer(SAID)])
-        arguments, calls = self._calls(base)
+        calls = self._calls(base)
         thought, thought_base = self._thought()
         return Probe(
-            arguments, plain, shown, base, calls, tuple(self._made([], True, **more) for more in VARIABLES), thought, thought_base,
+            plain, shown, base, calls, tuple(self._made([], True, **more) for more in VARIABLES), thought, thought_base,
             FIRST in behind(calls.get("one", "")) and SECOND not in behind(calls.get("two", "")),
         )  # fmt: skip
 
-    def _calls(self, base: str) -> tuple[str, dict[str, str]]:
+    def _calls(self, base: str) -> dict[str, str]:
         """Answers with calls; with arguments as objects where the template can write them, else as JSON text."""
-        differing: tuple[str, dict[str, str]] = "", {}
-        for silence in ("", None):
-            for kind in ("object", "text"):
-                made = self._answers(kind, silence)
-                if any(_whole(text) for text in made.values()):
-                    return kind, made
-                if silence is not None and not differing[0] and _differs(made, base):
-                    differing = kind, made
+        differing: dict[str, str] = {}
+        for kind in ("object", "text"):
+            made = self._answers(kind)
+            if any(_whole(text) for text in made.values()):
+                return made
+            if not differing and _differs(made, base):
+                differing = made
         return differing
 
-    def _answers(self, kind: str, silence: str | None) -> dict[str, str]:
-        """By name; a call alone has `silence` for its text."""
-        given = {"one": (silence, [CALL]), "said": (SAID, [CALL]), "bare": (silence, [BARE]), "two": (silence, [CALL, OTHER])}
+    def _answers(self, kind: str) -> dict[str, str]:
+        """By name, those that the template writes."""
+        given = {"one": ("", [CALL]), "said": (SAID, [CALL]), "bare": ("", [BARE]), "two": ("", [CALL, OTHER])}
         made = {name: self._made([_answer(said, calls=[_openai(call, kind) for call in calls])]) for name, (said, calls) in given.items()}
         return {name: text for name, text in made.items() if text}
 
@@ -154,10 +151,10 @@ def behind(text: str) -> str:
     return text.rpartition(USER)[2]
 
 
-def _answer(said: str | None, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+def _answer(said: str, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
     found: dict[str, Any] = {"role": "assistant", "content": said}
     if thought:
-        found["reasoning_content"] = thought
+        found |= {"reasoning_content": thought, "reasoning": thought}
     return {**found, "tool_calls": list(calls)} if calls else found
 
 

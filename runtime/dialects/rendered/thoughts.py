@@ -24,7 +24,7 @@ def thoughts_of(probe: Probe, known: Iterable[Marks]) -> Marks | None:
     end = _MARK.match(rest.lstrip())
     if end is None:
         return None
-    marks = Marks(_begin(before, end[0], probe), end[0])
+    marks = Marks(_begin(before, end[0], probe) or _prompted(probe), end[0])
     return _opened(marks._replace(silent=_silent(probe, rest, marks)), probe)
 
 
@@ -48,6 +48,19 @@ def _begin(before: str, end: str, probe: Probe) -> str:
     return last[0] if end in _closers(last[0]) or last.end() > common else ""
 
 
+def _prompted(probe: Probe) -> str:
+    """What prompts have behind the header of an answer, where they begin its thought in words."""
+    asked, header = behind(next(iter(probe.asked), "")), behind(probe.base).partition(SAID)[0]
+    return asked[len(header) :].strip() if asked.startswith(header) else ""
+
+
+def _header(between: str, probe: Probe) -> str:
+    """The header of another turn of the assistant, with which `between` begins."""
+    asked = behind(next(iter(probe.asked), "")).rstrip()
+    sizes = range(min(len(asked), len(between)), 3, -1)
+    return next((between[:size] for size in sizes if asked.endswith(between[:size])), "")
+
+
 def _closers(mark: str) -> list[str]:
     """What may close a mark."""
     found = [mark.replace(one, other, 1) for one, other in _PAIRS if one in mark]
@@ -61,7 +74,8 @@ def _silent(probe: Probe, rest: str, marks: Marks) -> tuple[str, ...]:
         return ()
     for mark in marks.silent:
         between = between.replace(mark, "")
-    found: list[str] = []
+    found = [header] if (header := _header(between, probe)) else []
+    between = between.removeprefix("".join(found))
     for mark in _MARK.findall(between):
         found += [mark, *[closer for closer in _closers(mark) if closer in after][:1]]
     return tuple(one for one in found if one not in marks.silent)

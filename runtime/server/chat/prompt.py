@@ -10,14 +10,18 @@ from typing import Any
 from sgl.runtime.dialects import Dialect, Tool, tool_of
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.quoting import Quotation
+from sgl.runtime.text.template_messages import with_contents, with_roles
+from sgl.runtime.text.template_traits import Traits
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ..bridge import LONG_TEXT
 from ..errors import RequestError
 from .moves import ChatPrompt
-from .types import SETTLED, ChatRequest
+from .template_variables import variables_of
+from .types import ChatRequest
 
 MARK = "\ue000\ue001"  # private use: where the text that goes on ends; what the template puts behind is cut off
+END = MARK + " "  # a template that trims takes the space
 
 Check = Callable[[str], None]  # raises for a text that is too long to be made tokens
 A_TURN = 40  # characters that a message takes as long as
@@ -27,7 +31,7 @@ async def prompt_of(
     tokenizer: Tokenizer, body: ChatRequest, dialect: Dialect, tools: Sequence[Tool], check: Check | None = None
 ) -> ChatPrompt:
     """`conversation`, of long ones and of those with schemas or calls in them beside the event loop."""
-    length = sum(A_TURN + len(message.content or "") + len(message.reasoning_content or "") for message in body.messages)
+    length = sum(A_TURN + message.length for message in body.messages)
     nested = tools or body.chat_template_kwargs or any(message.tool_calls for message in body.messages)
     if nested or length > LONG_TEXT:
         return await asyncio.to_thread(conversation, tokenizer, body, dialect, tools, check)
@@ -48,15 +52,13 @@ def conversation(
     given = [_read(message.plain()) for message in body.messages]
     if body.continue_final_message:
         _mark_end(given)
-    variables = _variables(tokenizer, body)
+    variables = variables_of(tokenizer, body)
     quotation = Quotation(tokenizer, (given, variables, [tool.openai for tool in tools]))
     messages, variables, described = quotation.value
-    if tools or any(message.tool_calls or message.tool_call_id for message in body.messages):
-        shown = [tool_of(tool) for tool in described]
-        messages, variables = _in_dialect(dialect, messages, shown), {**variables, **dialect.variables(shown)}
+    shown = Shown(tokenizer.chat_traits(bool(tools)), dialect, [tool_of(tool) for tool in described])
     goes_on = body.continue_final_message
-    text = tokenizer.render_chat(messages, body.add_generation_prompt and not goes_on, **variables)
-    text = text.rpartition(MARK)[0] if goes_on else text
+    text = tokenizer.render_chat(shown.messages(messages), body.add_generation_prompt and not goes_on, **variables, **shown.variables)
+    text = _up_to_mark(text) if goes_on else text
     if check is not None:
         check(text)
     return ChatPrompt(text, quotation.encode(text, special_prefix=True))
@@ -72,28 +74,42 @@ def _read(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _in_dialect(dialect: Dialect, messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    try:
-        return dialect.messages(messages, tools)
-    except ConfigError as error:
-        raise RequestError(str(error), param="messages") from error
+class Shown:
+    """A conversation as the template is to show it: by itself, and by the dialect where there are tools or calls."""
+
+    def __init__(self, traits: Traits, dialect: Dialect, tools: Sequence[Tool]) -> None:
+        self._traits, self._dialect, self._tools = traits, dialect.templated(traits), tools
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        return self._dialect.variables(self._tools)
+
+    def messages(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Raises RequestError for a call without a JSON object, or a message that the template leaves out."""
+        try:
+            turns = with_roles(messages, self._traits, bool(self._tools))
+            if self._tools or any(message.get("tool_calls") or message.get("tool_call_id") for message in messages):
+                turns = self._dialect.messages(turns, self._tools)
+            return with_contents(turns, self._traits, bool(self._tools))
+        except ConfigError as error:
+            raise RequestError(str(error), param="messages") from error
 
 
 def _mark_end(messages: list[dict[str, Any]]) -> None:
     last = messages[-1]
     if last["role"] != "assistant":
         raise RequestError("continue_final_message needs an assistant's message at the end", param="continue_final_message")
-    last["content"] += MARK
+    if isinstance(last["content"], str):
+        last["content"] += END
+    else:
+        last["content"] = [*last["content"][:-1], {"type": "text", "text": last["content"][-1]["text"] + END}]
 
 
-def _variables(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, Any]:
-    """What the request tells the template besides. Raises RequestError for what the template does not read."""
-    known = tokenizer.chat_variables - SETTLED
-    for name in body.chat_template_kwargs.keys() - known:
-        words = ", ".join(sorted(known)) or "none"
-        raise RequestError(f"this model's template reads no {name!r}; it reads: {words}", param=f"chat_template_kwargs.{name}")
-    if body.reasoning_effort is None:
-        return body.chat_template_kwargs
-    if "reasoning_effort" not in known:
-        raise RequestError("this model's template knows no reasoning_effort; leave it out", param="reasoning_effort")
-    return {"reasoning_effort": body.reasoning_effort, **body.chat_template_kwargs}
+def _up_to_mark(text: str) -> str:
+    """The text before the mark; without white space where the template trims the content, as in transformers."""
+    before, found, behind = text.rpartition(MARK)
+    if not found:
+        raise RequestError(
+            "continue_final_message: the model's chat template leaves out the end of the last message", param="continue_final_message"
+        )
+    return before if behind.startswith(END.removeprefix(MARK)) else before.rstrip()

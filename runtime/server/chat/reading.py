@@ -67,7 +67,7 @@ class Readers:
         marks = self._dialect.reasoning
         if marks is None or (self._always and marks.open):
             return marks
-        return marks._replace(open=prompt.rstrip().endswith(marks.begin))
+        return marks.behind(prompt)
 
 
 def _thought(marks: Marks, step: Step, gap: str, again: bool, prefix: str = "") -> Step:

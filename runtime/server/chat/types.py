@@ -21,13 +21,13 @@ NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 ToolName = Annotated[str, Field(pattern=NAME)]
 
 
-def _joined(value: Any) -> str:
-    """The text of a message: a string, or parts that are all text."""
+def _content(value: Any) -> Any:
+    """The content of a message: a text, or a list of parts that are all text."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise refused(f"the content of a message is a text or a list of parts, not {type(value).__name__}")
-    return "".join(_text_of(part) for part in value)
+    return [{"type": "text", "text": _text_of(part)} for part in value]
 
 
 def _text_of(part: Any) -> str:
@@ -131,11 +131,11 @@ class TextPart(Strict):
 
 
 class Message(Strict):
-    """One message of a conversation, its parts joined to one text. The fields under the line are dropped: they tell of
-    earlier answers, or come of clients."""
+    """One message of a conversation. The fields under the line are dropped: they tell of earlier answers, or come of
+    clients."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[TextPart])] | None = None
+    content: Annotated[str | list[dict[str, str]], BeforeValidator(_content, json_schema_input_type=str | list[TextPart])] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], First] | None = None
     tool_call_id: str | None = None
@@ -157,6 +157,12 @@ class Message(Strict):
         if self.content is None and not self.tool_calls:
             raise refused("a message needs content; only an assistant's message with tool_calls goes without")
         return self
+
+    @property
+    def length(self) -> int:
+        """Characters of what is said and thought."""
+        said = self.content or ""
+        return len(self.reasoning_content or "") + (len(said) if isinstance(said, str) else sum(len(part["text"]) for part in said))
 
     def plain(self) -> dict[str, Any]:
         """As templates and dialects read it."""

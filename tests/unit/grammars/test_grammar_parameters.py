@@ -130,7 +130,7 @@ def test_every_field_of_a_dumped_model_may_be_there():
     ("more", "message", "kind"),
     [
         ({"style": "minimax_m3_xml"}, "minimax_m3_xml.*known are json, qwen_xml", UnsupportedGrammarError),
-        ({"style": 3}, "style must be a string, not 3", InvalidGrammarError),
+        ({"style": 3}, "style must be a style's name or its marks, not 3", InvalidGrammarError),
         ({"max_whitespace_cnt": -1}, "max_whitespace_cnt is -1", InvalidGrammarError),
         ({"max_whitespace_cnt": "1"}, "must be an integer", InvalidGrammarError),
         ({"min_whitespace_cnt": 1}, "no field 'min_whitespace_cnt'; did you mean 'max_whitespace_cnt'", InvalidGrammarError),
