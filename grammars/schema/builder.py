@@ -28,6 +28,7 @@ from sgl.grammars.algebra.marks import ended, opened, remembered
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.arrays import ArrayBuilder
 from sgl.grammars.schema.ascii import ascii_only
+from sgl.grammars.schema.closing import closing
 from sgl.grammars.schema.content import in_string, settled
 from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema
 from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, other_than, spellings
@@ -67,7 +68,7 @@ def schema_expr(schema: Any, options: SchemaOptions, remember: bool = False) -> 
     document = Document(schema, others)
     if document.draft_4:
         options = replace(options, integers="plain")
-    options = settled(options, schema)
+    options = settled(closing(options, schema), schema)
     with told_by_pointer():
         expr = _expr(document, options, remember)
     if expr == NEVER:
@@ -154,7 +155,7 @@ class _Builder:
         """The long way: through the shapes that the places allow together."""
         if not places:
             return _any_value(self._options, self._marked)
-        shapes = self._resolver.shapes(places)
+        shapes = self._resolver.written(places)
         return alt(*(self._shape(shape, places, i) for i, shape in enumerate(shapes)))
 
     def any_value(self) -> Expr:
@@ -204,7 +205,7 @@ class _Builder:
 
     def long_body(self, places: Where) -> Expr:
         """The members of an object schema whose way was taken for simple."""
-        objects = self._resolver.shapes(places)[0].objects
+        objects = self._resolver.written(places)[0].objects
         assert objects is not None
         return self._object(objects)
 

@@ -8,6 +8,7 @@ from typing import Any
 from sgl.grammars.algebra.marks import MOST_ITEMS
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.builder import schema_expr
+from sgl.grammars.schema.closing import KEYWORD as CLOSING
 from sgl.grammars.schema.content import KEYWORDS, encoding_of, holds_json, settled
 from sgl.grammars.schema.document import schemas
 from sgl.grammars.schema.formats import ENFORCED, NARROWER
@@ -69,6 +70,8 @@ def _finding(place: str, schema: dict[str, Any], keyword: str, options: SchemaOp
         return Finding(keyword, place, "annotation", f"{schema['format']!r} is not enforced")
     if keyword == "format" and schema["format"] in NARROWER:
         return Finding(keyword, place, "exact", f"all that is written is {schema['format']!r}, but not all of that is written")
+    if keyword == CLOSING and place == "#":
+        return Finding(keyword, place, "exact", "" if schema[keyword] else "objects hold only members that their schemas declare")
     if keyword in KEYWORDS:
         return _of_content(place, schema, keyword, options)
     if keyword == "uniqueItems" and schema[keyword] is True and not isinstance(schema.get("items"), bool):

@@ -108,17 +108,15 @@ class KeywordReader:
     def _layer(self, schema: Schema, place: str) -> Layer:
         properties = _mapping(schema, "properties", place)
         patterns = _mapping(schema, "patternProperties", place)
-        additional = _rest(schema, "additionalProperties", place)
-        if additional is None:
-            additional = () if self._options.additional_properties or not properties else NOWHERE
         return Layer(
             {name: where(properties[name], child(place, "properties", name)) for name in properties},
             tuple(
                 (_pattern(p, place, "patternProperties"), where(s, child(place, "patternProperties", p)))
                 for p, s in patterns.items()
             ),
-            additional,
+            _rest(schema, "additionalProperties", place) or (),
             rest="additionalProperties" in schema,
+            closes="properties" in schema,
         )
 
 

@@ -59,7 +59,7 @@ class ObjectBuilder:
 
     def _ordered(self, objects: Objects) -> bool:
         """The schema gives an order to the names of one `properties`, not to those of several together."""
-        declared = [set(layer.properties) for layer in objects.layers if layer.properties]
+        declared = [set(layer.properties) for layer in objects.layers if layer.properties and not layer.closing]
         return not self._any_order and (not declared or set(objects.named()) in declared)
 
     def _parts(self, objects: Objects) -> list[Part] | None:

@@ -30,7 +30,9 @@ class SchemaOptions:
         whitespace: "default" (at most one space after `,` and `:`), "compact" (none), "spaced" (exactly one, like
             `json.dumps`), "indented" (one member per line) or "free" (up to 40 blanks between tokens).
         additional_properties: True allows other properties in an object whose schema names properties but does not
-            mention others, as the specification says.
+            mention others, as the specification says. False closes such objects: they hold only properties that one of their
+            schemas declares, where all schemas of an object count together, as for `unevaluatedProperties: false`. An object
+            whose schemas have no `properties` stays free. `"x-additional-properties": false` at the root of a schema says the same.
         order: "schema" (the order of `properties`, then other names; any order if several schemas apply to one
             object) or "any".
         integers: "plain" (whole numbers of the type integer are digits, `1`) or "json" (also `1.0` and, from 10**16 on,

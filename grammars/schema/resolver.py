@@ -10,6 +10,8 @@ from itertools import combinations
 from typing import Any
 
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.schema.alternatives import distinct, merged, repeated
+from sgl.grammars.schema.closing import closed, joined, quiet_contains, quieted
 from sgl.grammars.schema.document import Document, EndlessReference, SchemaOptions, child
 from sgl.grammars.schema.formats import generated
 from sgl.grammars.schema.instances import Judge
@@ -31,7 +33,6 @@ from sgl.grammars.schema.shapes import (
     Shape,
     Where,
     both,
-    identity,
     same,
 )
 from sgl.grammars.schema.unevaluated import close_items, close_members, speaks
@@ -60,13 +61,15 @@ class Resolver:
         self._document = document
         self._reader = KeywordReader(options)
         self._judge = Judge(self.shapes)
-        self._maker = Judge(self.shapes, generated)
+        self._maker = Judge(self.written, generated)
+        self._closing = not options.additional_properties
         self._compared = 0
         self._known: dict[str, Shapes] = {}
         self._active: list[str] = []  # the places that are being worked out, each for the one before it
         self._floor = 0
         self._negations: dict[str, tuple[Where, str]] = {}
         self._choices: dict[str, tuple[Where, ...]] = {}
+        self._quiets: dict[str, Where] = {}
 
     def shapes(self, places: Where) -> Shapes:
         """The alternatives that satisfy all places."""
@@ -74,6 +77,11 @@ class Resolver:
         for place in places:
             found = self._meet(found, self._of(place), place)
         return found
+
+    def written(self, places: Where) -> Shapes:
+        """The alternatives that are written: of a value that satisfies all places, with its object closed where objects are."""
+        found = self.shapes(places)
+        return [closed(shape) for shape in found] if self._closing else found
 
     def admits(self, value: Any, shape: Shape) -> bool:
         """Whether a value surely fits, so that it may be written."""
@@ -90,7 +98,7 @@ class Resolver:
     def finite(self, places: Where) -> list[Any] | None:
         """All values that satisfy the places, each once; None where they are not few, or not easily told."""
         found: list[Any] = []
-        for shape in self.shapes(places):
+        for shape in self.written(places):
             values = self._maker.few(shape)
             if values is None:
                 return None
@@ -132,6 +140,8 @@ class Resolver:
                 found = self._outside([self.shapes(places)], place, keyword)
             elif place in self._choices:
                 found = [shape for places in self._choices[place] for shape in self.shapes(places)]
+            elif place in self._quiets:
+                found = [quieted(shape, self._quiet) for shape in self.shapes(self._quiets[place])]
             else:
                 found = self._read(self._document.value(place), place)
             self._known[place] = found
@@ -146,7 +156,7 @@ class Resolver:
         check_keywords(schema, place)
         if "$ref" in schema and self._document.legacy:
             return self._reference(schema, place)
-        found = [self._listed(self._reader.shape(schema, place))]
+        found = [self._listed(self._own(schema, place))]
         if APPLICATORS.isdisjoint(schema):
             return found
         for keyword, read in (
@@ -166,6 +176,13 @@ class Resolver:
         if "if" in schema:
             found = self._meet(found, self._conditional(schema, place), place)
         return self._evaluated(found, schema, place)
+
+    def _own(self, schema: Schema, place: str) -> Shape:
+        """What the keywords of a schema allow that speak of the value itself."""
+        shape = self._reader.shape(schema, place)
+        if not self._closing or shape.arrays is None or not shape.arrays.contains:
+            return shape
+        return replace(shape, arrays=quiet_contains(shape.arrays, self._quiet))
 
     def _listed(self, shape: Shape) -> Shape:
         """Scalar values are judged at once, so that nothing else need be said of them."""
@@ -192,6 +209,14 @@ class Resolver:
             return ()
         name = f"any({' or '.join(' and '.join(c) for c in choices)})"
         self._choices[self._document.define(name, None)] = choices
+        return (name,)
+
+    def _quiet(self, places: Where) -> Where:
+        """The place of what satisfies some places, but closes no object."""
+        if not places or places == NOWHERE:
+            return places
+        name = f"quiet({' and '.join(places)})"
+        self._quiets[self._document.define(name, None)] = places
         return (name,)
 
     def _constant(self, value: Any) -> Where:
@@ -247,6 +272,8 @@ class Resolver:
         branches = self._branches(schema, "anyOf", place)
         if self._document.asks_for_unevaluated:
             branches += self._together([b for b in branches if any(map(speaks, b))], place)
+        elif self._closing:
+            branches += joined(branches, schema.get("properties", ()), partial(self._meet_in_earnest, place=place))
         return merged([shape for branch in branches for shape in branch])
 
     def _together(self, branches: list[Shapes], place: str) -> list[Shapes]:
@@ -262,10 +289,14 @@ class Resolver:
                 found.append([shape for shape in met if not self._judge.empty(shape)])
         return found
 
+    def _meet_in_earnest(self, left: Shapes, right: Shapes, place: str) -> Shapes:
+        """Without alternatives that allow nothing."""
+        return [shape for shape in self._meet(left, right, place) if not self._judge.empty(shape)]
+
     def _one(self, schema: Schema, place: str) -> Shapes:
         """The branches as they are where they are disjoint; else each without all the others."""
         branches = self._branches(schema, "oneOf", place)
-        if all(shape.only_lists() for branch in branches for shape in branch) and not _repeated(branches):
+        if all(shape.only_lists() for branch in branches for shape in branch) and not repeated(branches):
             return merged([shape for branch in branches for shape in branch])
         if len(branches) > _MOST_RIVALS:
             raise UnsupportedGrammarError("oneOf", place, f"{len(branches)} branches are more than {_MOST_RIVALS}; use anyOf")
@@ -321,9 +352,10 @@ class Resolver:
         condition = self._member(schema, place, "if")
         then = self._member(schema, place, "then") if "then" in schema else [ANYTHING]
         other = self._member(schema, place, "else") if "else" in schema else [ANYTHING]
-        if then == other == [ANYTHING] and not self._document.asks_for_unevaluated:
+        if then == other == [ANYTHING] and not self._document.asks_for_unevaluated and not self._closing:
             return then
-        return self._meet(condition, then, place) + self._meet(self._outside([condition], place, "if"), other, place)
+        holding = [quieted(shape, self._quiet) for shape in condition] if self._closing else condition
+        return self._meet(holding, then, place) + self._meet(self._outside([condition], place, "if"), other, place)
 
     def _dependencies(self, schema: Schema, place: str) -> Iterable[Shapes]:
         """Each dependency as two alternatives: without the member, or with it and what it asks for."""
@@ -340,31 +372,3 @@ class Resolver:
                     asked_shapes = self._of(child(place, keyword, name))
                     present = self._meet([Shape(objects=Objects((), (name,)))], asked_shapes, place)
                 yield [absent, *present]
-
-
-def distinct(shapes: Shapes) -> Shapes:
-    """The alternatives without those that say the same as an earlier one, each keyword of theirs once."""
-    found: dict[str, Shape] = {}
-    for shape in shapes:
-        if shape.objects is not None:
-            layers = {repr(layer): layer for layer in shape.objects.layers}
-            ordered = tuple(layers[key] for key in sorted(layers))
-            required = tuple(sorted(shape.objects.required))
-            shape = replace(shape, objects=replace(shape.objects, layers=ordered, required=required))
-        found.setdefault(repr(shape), shape)
-    return list(found.values())
-
-
-def merged(shapes: Shapes) -> Shapes:
-    """All that only list values as one."""
-    listing = [shape for shape in shapes if shape.only_lists()]
-    if len(listing) < 2:
-        return shapes
-    values = {identity(v): v for shape in listing for v in shape.values or ()}
-    return [Shape(values=tuple(values.values()))] + [shape for shape in shapes if not shape.only_lists()]
-
-
-def _repeated(branches: list[Shapes]) -> bool:
-    """Whether two branches list the same value."""
-    listed = [{identity(v) for shape in branch for v in shape.values or ()} for branch in branches]
-    return sum(map(len, listed)) > len(set().union(*listed))

@@ -132,7 +132,9 @@ class Arrays:
 class Layer:
     """`properties`, `patternProperties` and `additionalProperties` of one schema; they belong together.
 
-    `spoken` and `rest` tell whether its names, and all others, count as evaluated for `unevaluatedProperties`.
+    `spoken` and `rest` tell whether its names, and all others, count as evaluated for `unevaluatedProperties`. `closes`:
+    an object that has it holds only evaluated members, where objects are closed unless they say otherwise. `closing`: it
+    repeats the names of other layers.
     """
 
     properties: Mapping[str, Where]
@@ -140,6 +142,8 @@ class Layer:
     additional: Where = ()
     spoken: bool = True
     rest: bool = False
+    closes: bool = False
+    closing: bool = False
 
     def member(self, name: str) -> Where:
         """What the value of a named member must satisfy."""
@@ -240,7 +244,7 @@ class Shape:
     def unspoken(self) -> Shape:
         """The same without anything that counts as evaluated, as `not` has it."""
         objects, arrays = self.objects, self.arrays
-        layers = tuple(replace(layer, spoken=False, rest=False) for layer in objects.layers) if objects else ()
+        layers = tuple(replace(layer, spoken=False, rest=False, closes=False) for layer in objects.layers) if objects else ()
         return replace(
             self,
             objects=None if objects is None else replace(objects, layers=layers),

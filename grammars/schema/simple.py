@@ -115,7 +115,7 @@ class SimpleSchemas:
                 return forms.long_body((place,))
             parts.append(Part(forms.member(name, value), name in required))
         names = list(properties)
-        rest = schema.get("additionalProperties", self._open or not properties)
+        rest = schema.get("additionalProperties", self._open or "properties" not in schema)
         value = self._sub(rest, f"{place}/additionalProperties")
         return forms.members(parts, NEVER if value == NEVER else forms.other_member(names, value), place)
 

@@ -23,9 +23,11 @@ def close_members(shape: Shape, rest: Where) -> Shape:
     if objects is None or any(layer.rest for layer in objects.layers):
         return shape
     spoken = [layer for layer in objects.layers if layer.spoken]
+    if len(spoken) == len(objects.layers) == 1:
+        return replace(shape, objects=replace(objects, layers=(replace(spoken[0], additional=rest, rest=True),)))
     names: dict[str, Where] = {name: () for layer in spoken for name in layer.properties}
     patterns = tuple((pattern, ()) for layer in spoken for pattern, _ in layer.patterns)
-    closing = Layer(names, patterns, rest, rest=True)
+    closing = Layer(names, patterns, rest, rest=True, closing=True)
     return replace(shape, objects=replace(objects, layers=(*objects.layers, closing)))
 
 

@@ -30,6 +30,7 @@ from sgl.grammars.algebra.language import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.closing import KEYWORD, closing
 from sgl.grammars.schema.document import Document, child
 from sgl.grammars.schema.resolver import Resolver
 from sgl.grammars.schema.scalars import sure
@@ -40,7 +41,7 @@ from sgl.grammars.structural.styles import ParameterStyle
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_BLANKS = 4  # between marks
-SHARED = ("$defs", "definitions", "$schema", "$id")
+SHARED = ("$defs", "definitions", "$schema", "$id", KEYWORD)
 TOLD = frozenset({"type", "properties", "required", "additionalProperties", "title", "description", "default", "examples",
                   "$comment", "strict", *SHARED})  # fmt: skip
 OTHER_TYPES = ["null", "boolean", "number", "array", "object"]
@@ -67,6 +68,7 @@ class _Parameters:
         self, schema: Any, style: ParameterStyle, options: SchemaOptions, vocabulary: Vocabulary | None, most_blanks: int | None
     ) -> None:
         self._schema = _checked(weakened(schema, options)[0])
+        options = closing(options, self._schema)
         self._style, self._options, self._vocabulary = style, options, vocabulary
         self._blanks = repeat(Bytes(sum(1 << ord(c) for c in " \t\n\r")), 0, MOST_BLANKS if most_blanks is None else min(MOST_BLANKS, most_blanks))
         others = {uri: weakened(json.loads(text), options)[0] for uri, text in options.resources}
@@ -83,7 +85,7 @@ class _Parameters:
 
     def _extra(self, known: list[str]) -> Expr | None:
         """A parameter of another name, where there may be some."""
-        more = self._schema.get("additionalProperties", self._options.additional_properties or not known)
+        more = self._schema.get("additionalProperties", self._options.additional_properties or "properties" not in self._schema)
         if more is False:
             return None
         name = combine([parse_regex(_NAME)], [texts(known)] if known else [])
@@ -101,7 +103,7 @@ class _Parameters:
 
     def _value(self, places: tuple[str, ...], schema: Any) -> Expr:
         """What follows the key: marks, the value, and the closing mark."""
-        shapes = self._resolver.shapes(places)
+        shapes = self._resolver.written(places)
         strings = [self._string(shape) for shape in shapes]
         text = alt(*strings)
         if self._style.typed is None and self._is_free(shapes):  # any text is in order, that of other values too

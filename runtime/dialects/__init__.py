@@ -12,7 +12,7 @@ from .events import Arguments, CallBegun, CallEnded, Event, Said, Thought
 from .reader import Reader
 from .reasoning import MARKS, Marks, reasoning_of, split_reasoning
 from .table import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
-from .tool import Call, Tool, closed, tool_of
+from .tool import Call, Tool, tool_of
 
 __all__ = [
     "DIALECTS",
@@ -29,7 +29,6 @@ __all__ = [
     "Step",
     "Thought",
     "Tool",
-    "closed",
     "dialect_for",
     "dialect_named",
     "known_name",

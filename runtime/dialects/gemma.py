@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from sgl.grammars.schema.closing import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
 from .framed import Frame, Framed
@@ -16,7 +17,7 @@ from .reasoning import Marks
 from .tool import Call, Tool
 
 MOST_LINKS = 30  # schemas inside each other
-NOTES = frozenset({"type", "title", "description", "default", "examples", "$comment", "nullable"})
+NOTES = frozenset({"type", "title", "description", "default", "examples", "$comment", "nullable", CLOSING})
 KNOWN = {
     "string": {"minLength", "maxLength"}, "array": {"items", "minItems", "maxItems"},
     "object": {"properties", "required", "additionalProperties"},

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sgl.grammars.schema.closing import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
 from .dialect import Dialect
@@ -21,7 +22,7 @@ JOINT = (
     "$ref", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "minProperties", "maxProperties", "propertyNames",
     "patternProperties", "dependentRequired", "dependentSchemas", "dependencies",
 )  # fmt: skip
-SHARED = ("$defs", "definitions")
+SHARED = ("$defs", "definitions", CLOSING)
 MOST_CHARACTERS = 2_000_000
 SINGLE_QUOTED = r"'(?:[^'\\\x00-\x1f]|\\[\\'nt])*'"
 NOTES = frozenset({"type", "title", "description", "default", "examples"})  # what a plain boolean or string may have

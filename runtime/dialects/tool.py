@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sgl.grammars.schema.closing import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
 NAME = re.compile(r"[\w.-]+")
-KEPT = ("enum", "const", "default", "not", "if")  # what says no schema, or what closing would make take more
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,8 @@ class Tool:
 
     @cached_property
     def arguments_schema(self) -> dict[str, Any]:
-        """`parameters`, without members that nobody named."""
-        return closed({"type": "object", **self.parameters})
+        """`parameters` as grammars read them: objects hold only the members that the schema declares, unless it says otherwise."""
+        return {"type": "object", CLOSING: False, **self.parameters}
 
 
 @dataclass(frozen=True)
@@ -62,18 +61,3 @@ def tool_of(openai: Mapping[str, Any]) -> Tool:
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise ConfigError(f"the parameters of the tool {name!r} are {parameters!r:.200}; give the JSON Schema of an object")
     return Tool(name, description, dict(parameters))
-
-
-def closed(schema: Any) -> Any:
-    """The schema, in which objects with named members have no others unless it says so; however deep it is."""
-    top = [schema]
-    pending: list[Any] = [top]
-    while pending:
-        part = pending.pop()
-        for key, value in enumerate(part) if isinstance(part, list) else part.items():
-            if isinstance(value, dict | list) and key not in KEPT:
-                part[key] = copy.copy(value)
-                pending.append(part[key])
-        if isinstance(part, dict) and isinstance(part.get("properties"), dict) and part.get("type") == "object":
-            part.setdefault("additionalProperties", False)
-    return top[0]

@@ -214,7 +214,8 @@ def test_calls_whose_arguments_are_no_object_are_refused(given):
 def test_a_tool_of_chat_apis():
     tool = tool_of({"type": "function", "function": {"name": "a", "parameters": SCHEMA, "strict": True}})
     assert tool == Tool("a", "", SCHEMA)
-    assert tool.arguments_schema["additionalProperties"] is False and "additionalProperties" not in tool.parameters
+    arguments = compile_json_schema(tool.arguments_schema, BYTES)
+    assert accepts(arguments, '{"city": "Rome"}') and not accepts(arguments, '{"city": "Rome", "z": 1}')
     assert tool_of({"type": "function", "function": {"name": "a"}}).parameters == {"type": "object", "properties": {}}
 
 
@@ -234,23 +235,6 @@ def test_a_tool_of_chat_apis():
 def test_what_is_no_tool_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         tool_of(given)
-
-
-def test_schemas_are_closed_however_deep_they_are():
-    schema = {"type": "object", "properties": {}}
-    for _ in range(5000):
-        schema = {"type": "object", "properties": {"a": schema}}
-    found = Tool("a", "", schema).arguments_schema
-    for _ in range(5000):
-        assert found["additionalProperties"] is False
-        found = found["properties"]["a"]
-    assert "additionalProperties" not in schema
-
-
-def test_what_is_forbidden_and_what_is_a_condition_is_not_closed():
-    inner = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
-    found = Tool("a", "", {"properties": {}, "not": inner, "if": inner, "allOf": [inner]}).arguments_schema
-    assert found["not"] == found["if"] == inner and found["allOf"] == [{**inner, "additionalProperties": False}]
 
 
 @pytest.mark.parametrize(
