@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 from ..errors import BadValueError
 from .bare import bare_reading
 from .json_text import JsonReading
+from .msgspec_text import MsgspecReading, is_of_msgspec
 from .reading import Reading
 
 __all__ = ["reading_of"]
@@ -48,7 +49,7 @@ def reading_of(kind: Any) -> Reading[Any]:
 def _made(kind: Any) -> Reading[Any]:
     if isinstance(kind, str | int | float | list | dict) or inspect.isroutine(kind):
         raise BadValueError(f"{kind!r} is not a type; give int, list[str], Literal[...], a class or similar")
-    return bare_reading(kind) or JsonReading(kind)
+    return bare_reading(kind) or (MsgspecReading(kind) if is_of_msgspec(kind) else JsonReading(kind))
 
 
 _cached = lru_cache(maxsize=512)(_made)

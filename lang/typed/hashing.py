@@ -7,6 +7,7 @@ from typing import Any
 
 Core = Mapping[str, Any]
 
+MADE = "made_class"  # in the metadata of a core schema: the class that makes an object of a dict
 _UNHASHABLE = ("list", "dict", "set", "deque", "generator", "ordered-dict", "counter", "typed-dict")
 _DISTINCT = ("int", "str", "bool", "date", "uuid", "enum", "literal")
 _WRAPPERS = ("function-before", "function-after", "function-wrap", "nullable", "default", "custom-error")
@@ -23,6 +24,9 @@ def hashable(core: Core, definitions: Mapping[str, Core], above: tuple[str, ...]
     """Whether Python can hash every value of a type."""
     core = followed(core, definitions)
     kind, ref = core["type"], core.get("ref", "")
+    if made := core.get("metadata", {}).get(MADE):
+        core = {"fields": core["schema"]["fields"], "type": "model", "cls": made}
+        kind = "model"
     if kind in _UNHASHABLE or ref in above:
         return kind not in _UNHASHABLE
     if kind in ("model", "dataclass") and core["cls"].__hash__ is None:

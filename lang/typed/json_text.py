@@ -43,12 +43,10 @@ class JsonReading(Whole):
         return constrained(options, backend, self.kind, {"json_schema": self._text})
 
     def read(self, text: str, backend: Backend) -> Any:
-        fenced = _FENCED.match(text)
         try:
-            return self._value(fenced[1] if fenced else text)
-        except ValueError as error:
-            why = "; ".join(reasons(error)) or str(error)
-            message = f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {why}"
+            return self._value(unfenced(text))
+        except Exception as error:  # a validator of the program may raise anything
+            message = f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {_why(error)}"
             raise ValueError(message) from error
 
     def _value(self, text: str) -> Any:
@@ -60,6 +58,18 @@ class JsonReading(Whole):
             if not _SPELLED.search(text):
                 raise
         return self.adapter.validate_json(_plain_integers(text))
+
+
+def unfenced(text: str) -> str:
+    """The text without the fence of Markdown that models put around JSON."""
+    fenced = _FENCED.match(text)
+    return fenced[1] if fenced else text
+
+
+def _why(error: Exception) -> str:
+    if not isinstance(error, ValueError):
+        return f"a validator of the type raised {type(error).__name__}: {error}"
+    return "; ".join(reasons(error)) or str(error)
 
 
 def _plain_integers(text: str) -> str:

@@ -45,7 +45,7 @@ class ScalarSchema(GenerateJsonSchema):
     def float_schema(self, schema: Any) -> Schema:
         made = super().float_schema(schema)
         if "multipleOf" in made:
-            return finite(made, _LARGEST_MULTIPLE)
+            return _clipped(made, _largest_multiple(made["multipleOf"]))
         return made if schema.get("allow_inf_nan", self._config.allow_inf_nan) else finite(made)
 
     def decimal_schema(self, schema: Any) -> Schema:
@@ -56,7 +56,7 @@ class ScalarSchema(GenerateJsonSchema):
             return self._counted(made, digits, places)
         if places is not None:
             made.setdefault("multipleOf", float(Decimal(1).scaleb(-places)))
-        return finite(made, _LARGEST_MULTIPLE if "multipleOf" in made else _LARGEST)
+        return _exact(made)
 
     def _counted(self, made: Schema, digits: int, places: int | None) -> Schema:
         """At most so many digits in all: the more places, the smaller the number."""
@@ -75,7 +75,7 @@ class ScalarSchema(GenerateJsonSchema):
     def fraction_schema(self, schema: Any) -> Schema:
         made: Schema = {"type": "number", MARK: True, **self._bounds(schema)}
         if len(made) > 2:
-            return finite(made, _LARGEST_MULTIPLE if "multipleOf" in made else _LARGEST)
+            return _exact(made)
         return {"anyOf": [finite(made), text(_FRACTION)]}
 
     def _bounds(self, schema: Core) -> Schema:
@@ -222,6 +222,27 @@ def finite(made: Schema, largest: float = _LARGEST) -> Schema:
     if "exclusiveMaximum" not in made:
         made.setdefault("maximum", largest)
     return made
+
+
+def _exact(made: Schema) -> Schema:
+    return _clipped(made, _LARGEST_MULTIPLE) if "multipleOf" in made else finite(made)
+
+
+def _clipped(made: Schema, largest: float) -> Schema:
+    """Numbers within the bounds of the type and no larger than `largest`."""
+    if _upper(made) > largest:
+        made = {**_without(_without(made, "maximum"), "exclusiveMaximum"), "maximum": largest}
+    if _lower(made) < -largest:
+        made = {**_without(_without(made, "minimum"), "exclusiveMinimum"), "minimum": -largest}
+    return made
+
+
+def _largest_multiple(step: float) -> float:
+    """Up to where pydantic, which divides doubles and forgives 1e-9, finds every multiple to be one."""
+    error = abs(Fraction(step) - Fraction(repr(step))) / Fraction(step)
+    if not error and Fraction(step).denominator < 2**10:
+        return min(_LARGEST_MULTIPLE, step * 2**50)
+    return math.floor(0.9e-9 / (2**-53 + float(error)))
 
 
 def _since_midnight(at: datetime.time) -> datetime.timedelta:

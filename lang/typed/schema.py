@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
@@ -23,7 +24,7 @@ from .unwritable import Unwritable
 Schema = dict[str, Any]
 CONTENT = "x-content"  # the keyword that asks for enforced contents of texts
 
-_ADDRESSES = {
+_ADDRESSES: dict[str, Callable[[], str]] = {
     "ipv4network": networks.ipv4_network,
     "ipv4interface": networks.ipv4_interface,
     "ipv6network": networks.ipv6_network,
@@ -216,8 +217,12 @@ def _without_format(made: Schema) -> Schema:
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     """pydantic's reader of a type. Raises BadValueError for what pydantic knows no schema of."""
+    from .attrs_fields import with_attrs
+
     try:
-        return TypeAdapter(modern(kind))
+        return TypeAdapter(modern(with_attrs(kind)))
+    except Unwritable as error:
+        raise _refused(kind, error) from error
     except (PydanticUserError, SchemaError, NameError, TypeError, ImportError) as error:
         raise _no_type(kind, error) from error
 
@@ -243,11 +248,15 @@ def marked_schema_of(
     try:
         schema = adapter.json_schema(schema_generator=Kept)
     except Unwritable as error:
-        field = f", field {'.'.join(error.path)!r}," if error.path else ""
-        raise BadValueError(f"the type {type_name(kind)}{field} cannot be enforced: {error}") from error
+        raise _refused(kind, error) from error
     except (PydanticInvalidForJsonSchema, PydanticOmit, PydanticUserError, OverflowError) as error:
         raise _no_type(kind, error) from error
     return schema, any(getattr(one, "timely", False) for one in made)
+
+
+def _refused(kind: Any, error: Unwritable) -> BadValueError:
+    field = f", field {'.'.join(error.path)!r}," if error.path else ""
+    return BadValueError(f"the type {type_name(kind)}{field} cannot be enforced: {error}")
 
 
 def _no_type(kind: Any, error: Exception) -> BadValueError:

@@ -1,0 +1,78 @@
+"""Types of msgspec, which it reads itself: structs, and whatever has structs or msgspec's `Meta` in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+from ..errors import BadValueError
+from ..sampling.options import SamplingOptions
+from .constraint import constrained, type_name
+from .json_text import unfenced
+from .unwritable import Unwritable
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+
+
+def is_of_msgspec(kind: Any) -> bool:
+    """Whether msgspec is the one that reads a type. It is looked for only where a program has imported it."""
+    return "msgspec" in sys.modules and _mentions(kind, set())
+
+
+def _mentions(kind: Any, seen: set[int]) -> bool:
+    import msgspec
+
+    if id(kind) in seen:
+        return False
+    seen.add(id(kind))
+    plain = get_origin(kind) or kind
+    if isinstance(plain, type) and issubclass(plain, msgspec.Struct | msgspec.Raw):
+        return True
+    if get_origin(kind) is Annotated and any(isinstance(one, msgspec.Meta) for one in get_args(kind)[1:]):
+        return True
+    return any(_mentions(inner, seen) for inner in (*get_args(kind), *_hints(kind)))
+
+
+def _hints(kind: Any) -> list[Any]:
+    """The types of the fields of a class that other libraries read too."""
+    plain = isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__") or typing.is_typeddict(kind) or hasattr(kind, "_fields")
+    )
+    if not plain:
+        return []
+    try:
+        return list(typing.get_type_hints(kind, include_extras=True).values())
+    except (NameError, TypeError):
+        return []
+
+
+class MsgspecReading:
+    """JSON in the schema of a type that msgspec reads."""
+
+    def __init__(self, kind: Any) -> None:
+        from .msgspec_schema import schema_of
+
+        self.kind = kind
+        try:
+            self.schema = schema_of(kind)
+        except Unwritable as error:
+            field = f", field {'.'.join(error.path)!r}," if error.path else ""
+            raise BadValueError(f"the type {type_name(kind)}{field} cannot be enforced: {error}") from error
+        except (TypeError, NameError) as error:
+            raise BadValueError(f"{type_name(kind)} cannot be written as JSON: {error}") from error
+        self._text = json.dumps(self.schema, ensure_ascii=False)
+
+    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
+        return constrained(options, backend, self.kind, {"json_schema": self._text})
+
+    def read(self, text: str, backend: Backend) -> Any:
+        from .msgspec_schema import read
+
+        try:
+            return read(unfenced(text), self.kind)
+        except Exception as error:  # what a `__post_init__` of the program raises is no ValueError everywhere
+            raise ValueError(f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {error}") from error
