@@ -47,23 +47,37 @@ def _reader(decoder: Mapping[str, Any] | None) -> ToBytes | None:
     if decoder is None:
         return None
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    seen: set[str] = set()
     replacements: list[tuple[str, str]] = []
-    byte_level = byte_fallback = fused = False
     for step in steps:
-        kind = step["type"]
-        if kind == "ByteLevel":
-            byte_level = True
-        elif kind == "ByteFallback":
-            byte_fallback = True
-        elif kind == "Fuse":
-            fused = True
-        elif kind == "Metaspace":
-            replacements.append((step["replacement"], " "))
-        elif kind == "Replace" and "String" in step["pattern"]:
-            replacements.append((step["pattern"]["String"], step["content"]))
-        elif not (kind == "Strip" and fused and not step["stop"]):
+        if (replacement := _replacement(step)) is not None:
+            if not _of_one_token(replacement[0], seen):
+                return None
+            replacements.append(replacement)
+        elif not _keeps_tokens(step, seen, bool(replacements)):
             return None
-    return _byte_level if byte_level else _plain(replacements, byte_fallback)
+        seen.add(step["type"])
+    return _byte_level if "ByteLevel" in seen else _plain(replacements, "ByteFallback" in seen)
+
+
+def _replacement(step: Mapping[str, Any]) -> tuple[str, str] | None:
+    if step["type"] == "Metaspace":
+        return step["replacement"], " "
+    plain = step["type"] == "Replace" and "String" in step["pattern"]
+    return (step["pattern"]["String"], step["content"]) if plain else None
+
+
+def _of_one_token(old: str, seen: Collection[str]) -> bool:
+    """Whether a text that is replaced lies in one token: joined tokens may spell it together, and so may tokens of bytes."""
+    return bool(old) and not {"ByteLevel", "ByteFallback"} & set(seen) and ("Fuse" not in seen or len(old) == 1)
+
+
+def _keeps_tokens(step: Mapping[str, Any], seen: Collection[str], replaced: bool) -> bool:
+    """Whether a step that replaces nothing reads each token for itself. Joined tokens are no bytes or letters of bytes any more."""
+    kind = step["type"]
+    if kind in ("ByteLevel", "ByteFallback"):
+        return not {"Fuse", "ByteLevel", "ByteFallback"} & set(seen) and not (replaced and kind == "ByteLevel")
+    return kind == "Fuse" or (kind == "Strip" and "Fuse" in seen and not step["stop"])
 
 
 _ALPHABET = byte_alphabet()

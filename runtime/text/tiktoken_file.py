@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -14,7 +15,7 @@ from sgl.grammars.tokens.token_bytes import byte_alphabet
 from sgl.runtime.errors import ConfigError
 
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
-_LETTER = {byte: char for char, byte in byte_alphabet().items()}
+_LETTERS = {byte: char for char, byte in byte_alphabet().items()}  # by byte, which Latin-1 has as a character of the same number
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -37,15 +38,21 @@ def tiktoken_backend(file: Path, pattern: str, extra: dict[int, AddedToken], nfc
         nfc: texts are composed before.
     """
     ranks = _ranks(file)
-    size = len(ranks)
-    backend = Backend(_model(ranks))
+    backend = ranked_backend(ranks, pattern, nfc)
+    unused = (AddedToken(f"<|unused_{i}|>", normalized=False, special=True) for i in range(len(ranks), max(extra, default=-1) + 1))
+    backend.add_tokens([extra.get(i, token) for i, token in enumerate(unused, len(ranks))])
+    return backend
+
+
+def ranked_backend(ranks: Mapping[bytes, int], pattern: str, nfc: bool = False, first: Sequence[str] = ()) -> Backend:
+    """The tokenizer of ranks 0 to n - 1. pattern, nfc: as above. first: special tokens, whose ids come before those of the ranks."""
+    backend = Backend(_model(ranks, first))
     backend.normalizer = normalizers.NFC() if nfc else None
     words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    unused = (AddedToken(f"<|unused_{i}|>", normalized=False, special=True) for i in range(size, max(extra, default=-1) + 1))
-    backend.add_tokens([extra.get(i, token) for i, token in enumerate(unused, size)])
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in first])
     return backend
 
 
@@ -54,8 +61,8 @@ def _ranks(file: Path) -> dict[bytes, int]:
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
             if line:
-                token, rank = line.split()
-                found[base64.b64decode(token, validate=True)] = int(rank)
+                token, rank = line.split() if line[:1] != b" " else (b"", line)
+                found[base64.b64decode(token.strip(b"=") and token, validate=True)] = int(rank)  # a lone "=" is a token of no bytes
         except (ValueError, binascii.Error):
             raise ConfigError(f"{file}: line {number} is not 'base64 rank'; download it again, or save a tokenizer.json") from None
     if not found or sorted(found.values()) != list(range(len(found))):
@@ -63,17 +70,13 @@ def _ranks(file: Path) -> dict[bytes, int]:
     return found
 
 
-def _model(ranks: dict[bytes, int]) -> models.BPE:
-    vocab = {_letters(token): rank for token, rank in ranks.items()}
+def _model(ranks: Mapping[bytes, int], first: Sequence[str]) -> models.BPE:
+    letters = {token: token.decode("latin-1").translate(_LETTERS) for token in ranks}
     merges = [
-        (rank, ranks[token[:cut]], ranks[token[cut:]], token, cut)
+        (rank, ranks[token[:cut]], ranks[token[cut:]], letters[token[:cut]], letters[token[cut:]])
         for token, rank in ranks.items()
         for cut in range(1, len(token))
         if token[:cut] in ranks and token[cut:] in ranks
     ]
-    pairs = [(_letters(token[:cut]), _letters(token[cut:])) for *_, token, cut in sorted(merges)]
-    return models.BPE(vocab, pairs, ignore_merges=True)
-
-
-def _letters(token: bytes) -> str:
-    return "".join([_LETTER[byte] for byte in token])
+    vocab = {letters[token]: rank + len(first) for token, rank in ranks.items()} | {token: i for i, token in enumerate(first)}
+    return models.BPE(vocab, [(left, right) for *_, left, right in sorted(merges)], ignore_merges=True)

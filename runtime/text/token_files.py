@@ -17,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from sgl.runtime.errors import ConfigError, brief
 
 from .sentencepiece_file import sentencepiece_backend
+from .tekken_file import tekken_backend, tekken_file
 from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES, is_tiktoken, tiktoken_backend
 from .token_kinds import own_class, require_kinds, require_little_growth, require_model_kinds
 
@@ -71,6 +72,8 @@ def read_tokenizer(folder: Path) -> TokenFiles:
     require_model_kinds(folder / "config.json", model)
     if (folder / "tokenizer.json").is_file():
         found = _saved(folder, config, model)
+    elif file := tekken_file(folder):
+        found = _of_tekken(file, config)
     elif file := _model_file(folder):
         found = _converted(folder, file, config)
     else:
@@ -193,7 +196,15 @@ def _nothing(folder: Path, reasons: Iterable[str], own: str | None) -> str:
     )
 
 
-# sentencepiece and tiktoken
+# tekken, sentencepiece and tiktoken
+
+
+def _of_tekken(file: Path, config: dict[str, Any]) -> TokenFiles:
+    """Without mistral-common, so that it is one reader whether that is installed or not."""
+    backend, names = tekken_backend(file, read_json(file))
+    config = names | config
+    put_before(backend, _bos(config, True))
+    return TokenFiles(backend, config)
 
 
 def _model_file(folder: Path) -> Path | None:
