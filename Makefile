@@ -26,7 +26,7 @@ $(USABLE): $(SOURCES)
 	@touch $@
 
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 or later; try: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sgl needs Python 3.11 to 3.13; try: make PYTHON=python3.13")'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e $(1)
 	@$(RUN) -c $(SHOW) "$(CURDIR)/build/types"

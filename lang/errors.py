@@ -154,7 +154,7 @@ class BatchError(ProgramError):
 
 
 class StateEndedError(ProgramError):
-    """A program appended to a state after its end."""
+    """A program appended to a state after its end; what is to follow belongs into the program, or into another one."""
 
 
 class JournalError(LanguageError, RuntimeError):

@@ -105,7 +105,7 @@ class SglFunction(Program):
 
         `options` are those of `run`, except stream and use_thread; `adapter` may be a list with one for each item.
         """
-        reject_unknown("run_batch", options, batch.OPTION_NAMES)
+        reject_unknown("run_batch", options, batch.OPTION_NAMES, batch.meant(options))
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, progress_bar, return_exceptions)
         settings = RunSettings.of(options, return_exceptions, len(calls))
@@ -146,7 +146,7 @@ class SglFunction(Program):
         **options: Any,
     ) -> list[Any]:
         """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
-        reject_unknown("arun_batch", options, batch.OPTION_NAMES)
+        reject_unknown("arun_batch", options, batch.OPTION_NAMES, batch.meant(options))
         calls = batch.make_calls(self, batch_kwargs)
         plan = batch.BatchPlan(num_threads, False, return_exceptions)
         return await batch.run_all_async(self, calls, RunSettings.of(options, return_exceptions, len(calls)), plan)

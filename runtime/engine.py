@@ -33,6 +33,7 @@ from .calibration import Recorded, described, given
 from .calibration.laid import Laid
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
+from .loading.locate import BUNDLED
 from .loading.source import given_tensors
 from .loop.assemble import Assembled, assemble
 from .loop.config import EngineConfig
@@ -49,7 +50,7 @@ from .sequences.pinning import Pin
 from .sequences.sequence import Sequence
 from .sequences.terms import Terms
 
-NANO = Path(__file__).parent / "nano"
+NANO = BUNDLED
 log = logging.getLogger("sgl")
 
 

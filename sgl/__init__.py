@@ -6,6 +6,7 @@ Names are loaded when they are first used, so that `import sgl` costs nothing.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -98,6 +99,10 @@ _OLDER = {
     "VertexAI": "sgl.lang.backends.apis.vertex",
     "Delayed": "sgl.lang.backends.scripted.backend",
 }  # older programs import them; help and completion leave them out
+_MEANT = {
+    "generate": "gen", "complete": "gen", "completion": "gen", "choose": "select", "choice": "select", "choices": "select", "LLM": "Engine",
+    "State": "ProgramState", "program": "function", "sgl_function": "function", "set_backend": "set_default_backend",
+}  # names of others, and what people guess
 _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDER
 
 __all__ = [
@@ -112,14 +117,23 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _show_error(kind: Any, error: Any, trace: Any) -> None:
+    """sys.excepthook, where nobody else has set one: of an ordinary mistake, the program's own lines."""
+    from .tracebacks import show
+
+    show(error.with_traceback(trace))
+
+
 def __getattr__(name: str) -> Any:
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show_error
     if name == "compat":
         return importlib.import_module("sgl.compat")
     home = _HOME.get(name)
     if home is None:
         import difflib
 
-        close = difflib.get_close_matches(name, __all__, n=1)
+        close = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, __all__, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise AttributeError(f"module 'sgl' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(home), name)

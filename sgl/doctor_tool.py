@@ -74,7 +74,7 @@ def _extras() -> Iterator[str]:
         needed = list(_requirements(extra))
         missing = [r.name for r in needed if (have := _version(r.name)) is None or not r.specifier.contains(have, True)]
         if missing:
-            yield f"{extra}: needs {', '.join(missing)}: pip install '.[{extra}]'"
+            yield f"{extra}: needs {', '.join(missing)}: pip install 'sgl[{extra}]'"
         elif needed:
             yield f"{extra}: {', '.join(f'{r.name} {_version(r.name)}' for r in needed)}"
 

@@ -197,7 +197,9 @@ def size_of(count: int) -> str:
 
 
 def _print(lines: Iterator[Line]) -> None:
-    for name, text in lines:
-        rows = textwrap.wrap(text, WIDTH - INDENT, break_long_words=False, break_on_hyphens=False) or [""]
-        print(f"{name:<{INDENT}}{rows[0]}".rstrip())
-        print("".join(f"{' ' * INDENT}{row}\n" for row in rows[1:]), end="")
+    rows = list(lines)
+    indent = max([INDENT, *(len(name) + 1 for name, _ in rows)])
+    for name, text in rows:
+        parts = textwrap.wrap(text, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        print(f"{name:<{indent}}{parts[0]}".rstrip())
+        print("".join(f"{' ' * indent}{part}\n" for part in parts[1:]), end="")

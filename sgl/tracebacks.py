@@ -9,10 +9,36 @@ import traceback
 from collections.abc import Iterable, Iterator
 from traceback import FrameSummary, StackSummary, TracebackException
 
+FULL_VARIABLE = "SGL_FULL_TRACEBACK"
+
+
+def show(error: BaseException) -> None:
+    """What `python program.py` prints of an error that nobody caught: briefly if it is an ordinary mistake in the program.
+
+    Other errors inside sgl may be sgl's own, and SGL_FULL_TRACEBACK=1 asks for all lines: those are printed as Python does.
+    """
+    if os.environ.get(FULL_VARIABLE, "0") in ("", "0") and _is_ordinary(error):
+        print_brief(error, f"{FULL_VARIABLE}=1")
+    else:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _is_ordinary(error: BaseException) -> bool:
+    """An error that sgl raises on purpose, or that a line of the program itself raised."""
+    if any(base.__module__.split(".")[0] == "sgl" for base in type(error).__mro__):
+        return of_the_program(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, AttributeError) and frames and frames[-1].name == "__getattr__":  # of a name that is not there
+        return of_the_program(error)
+    kept = _kept(frames)
+    return bool(kept) and kept[-1] is frames[-1] and len(kept) < len(frames)
+
 
 def print_brief(error: BaseException, full_option: str) -> None:
     """Print an error to stderr as Python does, without sgl's own lines; one line says how many are left out."""
     told = TracebackException.from_exception(error)
+    for part in _parts(told):
+        _leave_out_repeated(part)
     left_out = sum(_shorten(part) for part in _parts(told))
     print("".join(told.format()), end="", file=sys.stderr)
     if left_out and told.stack:
@@ -31,6 +57,13 @@ def _parts(told: TracebackException | None) -> Iterator[TracebackException]:
     yield told
     for other in (told.__cause__, told.__context__, *(told.exceptions or ())):
         yield from _parts(other)
+
+
+def _leave_out_repeated(told: TracebackException) -> None:
+    """A cause inside sgl and its libraries whose words the error repeats says nothing more."""
+    cause, folders = told.__cause__, (*_folders_of_sgl(), *_folders_of_libraries())
+    if cause is not None and str(cause) in str(told) and all(frame.filename.startswith(folders) for frame in cause.stack):
+        told.__cause__, told.__suppress_context__ = None, True
 
 
 def _shorten(told: TracebackException) -> int:

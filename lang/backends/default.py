@@ -32,12 +32,20 @@ def as_backend(value: Any) -> Backend:
     if isinstance(value, Backend):
         return value
     if not all(hasattr(value, name) for name in ("open", "tokenizer", "vocabulary")):
-        raise BadValueError(
-            f"{value!r} is not a backend; give an sgl.Engine or an instance of sgl.lang.backend.Backend"
-        )
+        raise BadValueError(f"{value!r} is not a backend; {_meant(value)}")
     from .embedded.backend import EmbeddedBackend
 
     return EmbeddedBackend.of(value)
+
+
+def _meant(value: Any) -> str:
+    if isinstance(value, str) and "://" in value:
+        return f"for a server of sgl or SGLang give sgl.RuntimeEndpoint({value!r}), for another one sgl.OpenAI(model, base_url=...)"
+    if isinstance(value, type):
+        return f"it is a class: give an instance, as {value.__name__}(...)"
+    if isinstance(value, str):
+        return f"for a model give sgl.Engine({value!r}), for an API sgl.OpenAI(model) or sgl.Anthropic(model)"
+    return "give an sgl.Engine or an instance of sgl.lang.backend.Backend"
 
 
 def flush_cache(backend: Any = None) -> Any:

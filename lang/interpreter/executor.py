@@ -144,7 +144,7 @@ class StreamExecutor(StateReader):
         if self.stopped:
             raise again(self.stopped, where)
         if self.ended:
-            raise StateEndedError(f"{what} after the program ended", where)
+            raise StateEndedError(f"{what} after the program ended; put it into the program, or read the state and run another", where)
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 

@@ -54,3 +54,16 @@ def _of_list(value: Any) -> str:
     if any(isinstance(item, dict) and "role" in item for item in value):
         return "for messages write s += sgl.messages([...])"
     return "a variable of joined forks is a list: append its items"
+
+
+def attribute_meant(name: str) -> str:
+    """For an attribute that a state does not have: how the state is appended to. "" if it is no such thing."""
+    if name in ("append", "add", "extend", "write", "put", "push"):
+        return "; append with s += ..."
+    if name in ("gen", "select", "image", "video", "tools", "fields", "labels", "plain", "special"):
+        return f"; append what sgl.{name} makes: s += sgl.{name}(...)"
+    if name in ("generate", "complete"):
+        return "; append what sgl.gen makes: s += sgl.gen(...)"
+    if name in ("run", "run_batch"):
+        return "; another program goes on here by s.call(program, ...)"
+    return ""

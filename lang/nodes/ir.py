@@ -109,6 +109,12 @@ class SglExprList(SglSpoken):
     def __init__(self, expr_list: Iterable[SglExpr | str]) -> None:
         self.expr_list = [SglConstantText(part) if isinstance(part, str) else part for part in expr_list]
 
+    def __enter__(self) -> NoReturn:
+        raise TextOfNodeError("an expression is no block; the state opens one: with s.user(): or with s.assistant():")
+
+    def __exit__(self, *error: object) -> None:
+        """Never called."""
+
     def __del__(self) -> None:
         if not self.taken:
             for part in self.__dict__.get("expr_list", ()):  # which die with it, and need not say so too

@@ -15,7 +15,7 @@ from ..sampling.adapters import Change, of_forks
 from .above import Picture, Report, reports
 from .group import AsyncProgramStateGroup
 from .probabilities import probabilities_async
-from .program import Call, Program
+from .program import Call, Program, check_program
 from .state import StateBase
 from .values import typed_value
 
@@ -47,6 +47,7 @@ class AsyncProgramState(StateBase):
 
     async def call(self, program: Program, /, *args: Any, **kwargs: Any) -> AsyncProgramState:
         """Run another `async def` program's body here. Returns a state that holds its variables."""
+        check_program(program)
         inner = self._scope()
         result = program.call(inner, Call(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result

@@ -9,24 +9,30 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ArgumentsError, BadValueError, BatchError, ProgramError
+from ..errors import ArgumentsError, BadValueError, BatchError, ProgramError, nearest
 from ..sampling.options import RUN_NAMES
 from .collecting import seldom
 from .program import Call, Program
 from .run import RunSettings, new_executor, run_body, run_body_async
 from .state import ProgramState
 
+SWITCH_NAMES = ("num_threads", "progress_bar", "generator_style", "return_exceptions")
 OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal", "adapter"}
 BODIES = 48  # how many bodies run at once by default; they only wait, the engine works
 _INTERRUPTED = "the batch was interrupted"
 _LONG = reprlib.Repr()  # what callers gave, as errors show it
 _LONG.maxstring = _LONG.maxother = 60
 WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
+
+
+def meant(options: Iterable[str]) -> dict[str, str]:
+    """What names that are no options may stand for, among all that a batch takes."""
+    return {name: nearest(name, [*OPTION_NAMES, *SWITCH_NAMES]) for name in options if name not in OPTION_NAMES}
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,8 @@ class Outcome:
 def make_calls(program: Program, items: Any) -> list[Call]:
     """The arguments of each item. Raises ArgumentsError for what does not fit the program."""
     if not isinstance(items, list | tuple):
-        raise ArgumentsError(f"run_batch takes a list of dicts or tuples, not {items!r}")
+        meant = "; put it into a list" if isinstance(items, dict) else "; make it a list: list(...)" if isinstance(items, Iterable) and not isinstance(items, str) else ""
+        raise ArgumentsError(f"run_batch takes a list of dicts or tuples, one for each run, not {_LONG.repr(items)}{meant}")
     if not items:
         return []
     if isinstance(items[0], dict):

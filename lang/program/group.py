@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-from ..errors import BadValueError, ProgramError
+from ..errors import ArgumentsError, BadValueError, LanguageError, ProgramError
 from ..interpreter.transcript import again, passage_of
 from ..nodes.ir import SglConstantText, SglExpr
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .state import StateBase
 
 State = TypeVar("State", bound="StateBase")
+
+
+class ForkIndexError(LanguageError, IndexError):
+    """A group of forks has no state of that number."""
 
 
 class ProgramStateGroup(Generic[State]):
@@ -34,7 +38,24 @@ class ProgramStateGroup(Generic[State]):
     @overload
     def __getitem__(self, index: slice) -> list[State]: ...
     def __getitem__(self, index: int | slice) -> State | list[State]:
-        return self.states[index]
+        if not isinstance(index, slice) and not hasattr(index, "__index__"):
+            raise ArgumentsError(
+                f"forks[{index!r}]: a group of forks has no variables, each fork has its own: forks[0][{index!r}]; after forks.join() the "
+                f"parent has them all: s[{index!r}] is a list"
+            )
+        try:
+            return self.states[index]
+        except IndexError:
+            raise ForkIndexError(f"forks[{index}]: the group has {len(self.states)} states, from 0") from None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for what is not there: states have it."""
+            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and name not in self.__dict__ and "states" in self.__dict__:
+                told += "; append to all forks with +=" if name in ("append", "add", "extend") else f"; each fork is a state of its own: forks[0].{name}"
+            raise AttributeError(told, name=name, obj=self)
 
     def __setitem__(self, index: int, value: State) -> None:
         if self.states[index] is not value:

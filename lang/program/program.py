@@ -30,6 +30,8 @@ class Program:
         num_api_spec_tokens: int | None = None,
         bind_arguments: dict[str, Any] | None = None,
     ) -> None:
+        if not callable(func):
+            raise ArgumentsError(f"sgl.function({func!r:.60}): give a function whose first parameter is `s`")
         itself: Any = self
         functools.update_wrapper(itself, func)
         self.__name__ = getattr(func, "__name__", type(func).__name__)
@@ -54,8 +56,18 @@ class Program:
         return f"<sgl.function {self.__name__}>"
 
     def call(self, state: Any, call: Call) -> Any:
-        """The body on `state`; bound arguments win over given ones."""
-        return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
+        """The body on `state`; bound arguments win over given ones. Raises ArgumentsError where they do not fit."""
+        try:
+            return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # the body began
+                raise
+            raise ArgumentsError(self._misfit(error, call)) from None
+
+    def _misfit(self, error: TypeError, call: Call) -> str:
+        shown = f"{self.__name__}({', '.join(['s', *self.arg_names])})"
+        hint = f"; in a program, s.call({self.__name__}, ...) runs it on the same state" if any(hasattr(arg, "stream_executor") for arg in call.args) else ""
+        return f"{shown}: {str(error).partition('() ')[2] or error}{hint}"
 
     def bind(self, **kwargs: Any) -> Self:
         """Return the same program with some of its arguments fixed."""
@@ -65,3 +77,11 @@ class Program:
                     f"{self.__name__} has no parameter {name!r}; {nearest(name, self.parameter_names)}"
                 )
         return type(self)(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
+
+
+def check_program(value: Any) -> None:
+    """Raise ArgumentsError for what `s.call` cannot run."""
+    if not callable(getattr(value, "call", None)):
+        name = getattr(value, "__name__", None)
+        meant = f"put @sgl.function above it, or, if it only appends, call it: {name}(s, ...)" if callable(value) and name else "give a program, made by @sgl.function"
+        raise ArgumentsError(f"s.call({name or repr(value)[:60]}): it is no program; {meant}")

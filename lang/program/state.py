@@ -7,15 +7,16 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from ..backend import Generated
 from ..concurrency.deadlines import deadlines
-from ..errors import LanguageError, ProgramCancelled
+from ..errors import LanguageError, ProgramCancelled, TextOfNodeError
 from ..interpreter.executor import StreamExecutor
 from ..interpreter.transcript import Literal, with_text
 from ..interpreter.usage import Usage
 from ..interpreter.variables import Binding, Variables
+from ..nodes.hints import attribute_meant
 from ..nodes.ir import (
     SglAdapterBegin,
     SglAdapterEnd,
@@ -33,7 +34,7 @@ from ..sampling.adapters import Change, checked, of_forks
 from .above import Picture, Report, reports
 from .group import ProgramStateGroup
 from .probabilities import probabilities
-from .program import Call, Program
+from .program import Call, Program, check_program
 from .values import typed_value
 
 
@@ -65,6 +66,7 @@ class StateBase:
             told = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not name.startswith("_") and name != "stream_executor" and name in self._variables.declared():
                 told += f"; the text of the variable is state[{name!r}], its value state.get({name!r})"
+            told += attribute_meant(name)
             raise AttributeError(told, name=name, obj=self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,6 +81,9 @@ class StateBase:
     def __iadd__(self: Self, other: SglExpr | str) -> Self:
         self.stream_executor.submit(other, self._variables)
         return self
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TextOfNodeError("s + ... makes no text and appends nothing; append with s += ...")
 
     def system(self, expr: SglExpr | str | EllipsisType = ...) -> Any:
         """Append a system turn; without an expression, return a context manager for the turn."""
@@ -286,6 +291,7 @@ class ProgramState(StateBase):
 
         Returns a state that holds them: `s.call(ask, "Why?")["answer"]`. `ret_value` is its return value.
         """
+        check_program(program)
         inner = self._scope()
         inner.ret_value = program.call(inner, Call(args, kwargs))
         return inner

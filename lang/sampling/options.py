@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -164,6 +165,8 @@ def _normalise(name: str, value: Any) -> Any:
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, Iterable):
+        raise BadValueError(f"{name} is {shown(value)}; give a string or a list of strings")
     strings = (value,) if isinstance(value, str) else tuple(value)
     for string in strings:
         if not isinstance(string, str):

@@ -14,7 +14,7 @@ import inspect
 from functools import lru_cache
 from typing import Any, TypeVar, overload
 
-from ..errors import BadValueError
+from ..errors import BadValueError, shown
 from .bare import bare_reading
 from .json_text import JsonReading
 from .msgspec_text import MsgspecReading, is_of_msgspec
@@ -23,6 +23,9 @@ from .reading import Reading
 __all__ = ["reading_of"]
 
 T = TypeVar("T")
+
+
+_OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 @overload
@@ -49,7 +52,14 @@ def reading_of(kind: Any) -> Reading[Any]:
 def _made(kind: Any) -> Reading[Any]:
     if isinstance(kind, str | int | float | list | dict) or inspect.isroutine(kind):
         raise BadValueError(f"{kind!r} is not a type; give int, list[str], Literal[...], a class or similar")
+    if _is_instance(kind):
+        raise BadValueError(f"{shown(kind)} is a value, not a type; give its class: {type(kind).__name__}")
     return bare_reading(kind) or (MsgspecReading(kind) if is_of_msgspec(kind) else JsonReading(kind))
+
+
+def _is_instance(kind: Any) -> bool:
+    """Whether it is an object of somebody's class. Unions, Any, NewType and their like are objects of the modules of types."""
+    return kind is not None and not isinstance(kind, type) and type(kind).__module__ not in _OF_TYPES and not hasattr(kind, "__origin__")
 
 
 _cached = lru_cache(maxsize=512)(_made)

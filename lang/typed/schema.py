@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import PydanticUserError, TypeAdapter
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
@@ -261,6 +261,8 @@ def _refused(kind: Any, error: Unwritable) -> BadValueError:
 
 def _no_type(kind: Any, error: Exception) -> BadValueError:
     reason = str(error).partition("\n\n")[0]
+    if isinstance(error, PydanticSchemaGenerationError):
+        reason = f"pydantic does not know its fields ({reason.partition('. Set ')[0]}); make it a dataclass, a TypedDict or a pydantic model"
     return BadValueError(f"{type_name(kind)} cannot be written as JSON: {reason}")
 
 

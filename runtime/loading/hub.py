@@ -75,7 +75,7 @@ def _download(asked: HubId, weights: bool, load_format: str) -> Path:
             f"model {str(asked)!r} is not a local directory, is not in the Hugging Face cache, and could not be downloaded "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
             "give a local path, or check the name and the network"
-        ) from error
+        ) from None
 
 
 def _needed(asked: HubId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]) -> list[str]:

@@ -14,12 +14,14 @@ from .hub import HubId, snapshot
 from .remote import fetch_model, is_url
 
 CONFIG = "config.json"
+BUNDLED = Path(__file__).parents[1] / "nano"
+NAMES = ("nano", "sgl-nano")  # of the bundled model, where no directory of the name is here
 
 
 def resolve_model(name: str | Path, weights: bool = True, load_format: str = "auto") -> Path:
     """The directory of a model, or its GGUF file: a local one as it is, otherwise a hub id's snapshot, with its weights if they are wanted.
 
-    name: a directory, a `.gguf` file (any part of a split one), a URL (see `remote`), or a hub id: `organisation/name`, then maybe `@revision`, then
+    name: "nano" for the bundled model, a directory, a `.gguf` file (any part of a split one), a URL (see `remote`), or a hub id: `organisation/name`, then maybe `@revision`, then
     maybe `:WORD` for the one GGUF file whose name holds that word. load_format: see `EngineConfig`. A snapshot that is complete
     in the Hugging Face cache costs no network call; of a repository only the files that are needed are fetched, and a download
     that broke off goes on where it was. Raises CheckpointError saying what was looked for and what to do.
@@ -33,6 +35,8 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
         return _in_directory(path)
     if path.exists():
         return _file(path)
+    if name in NAMES:
+        return BUNDLED
     if isinstance(name, Path) or (asked := HubId.of(name)) is None:
         raise CheckpointError(f"no directory {str(name)!r}; give the path of a Hugging Face model directory or of a GGUF file, or a hub id")
     return snapshot(asked, weights, load_format)

@@ -15,6 +15,7 @@ from ..quantization.forms import CALIBRATED, FORMS
 from ..speculative.options import Drafting, drafting_of
 from ..values import shown
 from .config_checks import check
+from .other_names import meant, own_dtype
 from .sizes import parse_memory
 
 
@@ -22,7 +23,7 @@ from .sizes import parse_memory
 class EngineConfig:
     """Options of `Engine`.
 
-    dtype        "float32", "bfloat16", "float16" or "auto": measured on the CPU, bfloat16 on a GPU that has it
+    dtype        "float32", "bfloat16", "float16", one of these of torch, or "auto": measured on the CPU, bfloat16 on a GPU that has it
     device       "auto", "cpu", "cuda", "cuda:1" ...
     threads      CPU threads; None: the usable physical cores
     context      longest sequence in tokens; None: the model's own limit
@@ -170,10 +171,8 @@ class EngineConfig:
         names = [f.name for f in fields(cls)]
         for name in options:
             if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(names)}"
-                raise ConfigError(f"Engine has no option {name!r}; {hint}")
-        config = cls(**options)
+                raise ConfigError(f"Engine has no option {name!r}; {_hint(name, names)}")
+        config = cls(**{name: own_dtype(value) for name, value in options.items()})
         config.validate()
         return replace(config, process=True) if max(config.ranks, config.replicas) > 1 else config
 
@@ -285,3 +284,11 @@ class Resolved(EngineConfig):
     max_running: int
     run_ahead: bool
     state_every: int
+
+
+def _hint(name: str, names: list[str]) -> str:
+    """What to write for an option that there is not."""
+    if (other := meant(name)) is not None:
+        return other
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(names)}"

@@ -12,6 +12,7 @@ from ..quantization import ACTIVATIONS
 from ..quantization.forms import CALIBRATED
 from ..speculative.options import drafting_of
 from ..values import WORD, real, shown, whole
+from .other_names import meant_by_value
 from .sizes import parse_memory
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _check_words(asked: EngineConfig) -> None:
         raise ConfigError(f"Engine(attention={shown(asked.attention)}): must be 'auto' or the name of a backend")
     for name, choices in CHOICES.items():
         if (value := getattr(asked, name)) not in choices:
-            raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}")
+            other = meant_by_value(name, value)
+            raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}{f'; {other}' if other else ''}")
     for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed", "expert_parallel"):
         if not isinstance(value := getattr(asked, name), bool):
             raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")

@@ -32,7 +32,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     declare(monkeypatch, "numpy>=1.26", "nosuchthing>=2; extra == 'server'", "httpx>=0.27; extra == 'openai'")
     assert cli.main(["doctor"]) == 0
     said = capsys.readouterr().out
-    assert "server: needs nosuchthing: pip install '.[server]'" in said and "openai: httpx " in said
+    assert "server: needs nosuchthing: pip install 'sgl[server]'" in said and "openai: httpx " in said
 
 
 def test_doctor_fails_with_a_package_that_is_too_old(capsys, monkeypatch):

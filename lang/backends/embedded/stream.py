@@ -12,10 +12,10 @@ import numpy as np
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.text.passage import joined
 
-from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
+from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ...concurrency.once import when_done
 from ...config import own_words
-from ...errors import check_text
+from ...errors import UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
 from ..held import Gate, gather, pass_on
 from .meta import Entry, MetaWriter
@@ -83,6 +83,12 @@ class EmbeddedStream(Stream):
         result: Future[None] = Future()
         self._gate.run(partial(self._prefill, result), result.set_exception)
         return result
+
+    def attach(self, media: Media, token: str) -> None:
+        raise UnsupportedByBackendError(
+            f"the embedded engine reads text only, no {media.kind}s; run the program on a server whose model reads them: backend=sgl.OpenAI(model), "
+            "sgl.Anthropic(model) or sgl.RuntimeEndpoint(url)"
+        )
 
     def restore(self, generated: Generated) -> None:
         self._gate.run(partial(self._restore, generated.token_ids, generated.text), _ignore)

@@ -167,7 +167,7 @@ def _network_errors(url: str) -> Iterator[None]:
             f"no server answers at {shown} ({_words(error)}); start one there or correct the URL",
             url=shown,
             retryable=True,
-        ) from error
+        ) from None
     except httpx.RequestError as error:
         raise RemoteConnectionError(
             f"the connection to {shown} broke before the answer was complete ({_words(error)})",

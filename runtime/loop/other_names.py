@@ -1,0 +1,111 @@
+"""The names that vLLM's LLM() and SGLang's Engine() have for options: what to write for them here."""
+
+from __future__ import annotations
+
+# their name -> our name
+SAME = {
+    "model_path": "model", "model_id": "model", "model_name": "model", "model_name_or_path": "model",
+    "tp_size": "tensor_parallel", "tp": "tensor_parallel", "tensor_parallel_size": "tensor_parallel",
+    "pp_size": "pipeline_parallel", "pp": "pipeline_parallel", "pipeline_parallel_size": "pipeline_parallel",
+    "dp_size": "replicas", "dp": "replicas", "data_parallel_size": "replicas",
+    "max_model_len": "context", "context_length": "context", "max_seq_len": "context", "max_seq_len_to_capture": "context",
+    "n_ctx": "context", "num_ctx": "context", "max_context_len": "context",
+    "max_num_seqs": "max_running", "max_running_requests": "max_running",
+    "max_num_batched_tokens": "step_tokens", "chunked_prefill_size": "step_tokens", "max_prefill_tokens": "step_tokens",
+    "max_total_tokens": "kv_tokens", "block_size": "page_size",
+    "kv_cache_memory_bytes": "kv_memory", "hicache_size": "host_kv",
+    "kv_offloading_size": "host_kv", "swap_space": "host_kv",
+    "attention_backend": "attention", "prefill_attention_backend": "attention", "decode_attention_backend": "attention",
+    "lora_paths": "adapters", "lora_modules": "adapters", "lora_adapters": "adapters",
+    "max_loras": "adapter_slots", "max_loras_per_batch": "adapter_slots", "max_cpu_loras": "adapter_memory",
+    "random_seed": "seed", "model_impl": "implementation", "n_threads": "threads", "num_threads": "threads",
+    "enable_deterministic_inference": "deterministic", "speculative_draft_model_path": "draft", "speculative_model": "draft",
+    "draft_model": "draft", "ep_num_redundant_experts": "redundant_experts", "num_redundant_experts": "redundant_experts",
+    "watchdog_timeout": "heartbeat",
+}  # fmt: skip
+
+# their name -> a sentence
+SENTENCES = {
+    "quantization": "a quantised checkpoint is read as it is stored; to quantise another while loading, give weights=, such as weights='int8' or 'int4'",
+    "torchao_config": "to quantise while loading, give weights=, such as weights='int8' or 'int4'",
+    "load_in_8bit": "give weights='int8'",
+    "load_in_4bit": "give weights='int4'",
+    "gpu_memory_utilization": "give memory=, the share of the free memory that weights, activations and KV may use together",
+    "mem_fraction_static": "give memory=, the share of the free memory that weights, activations and KV may use together",
+    "kv_cache_dtype": "give kv_dtype=, 'auto' or 'fp8'",
+    "torch_dtype": "give dtype=, 'auto', 'float32', 'bfloat16' or 'float16'",
+    "precision": "give dtype=, 'auto', 'float32', 'bfloat16' or 'float16'",
+    "device_map": "give device=, 'auto', 'cpu', 'cuda' or 'cuda:1', and tensor_parallel= for several GPUs",
+    "n_gpu_layers": "give device='cuda' for all layers on the GPU, and expert_memory='host' for experts in main memory",
+    "tokenizer": "the tokenizer is the checkpoint's own; nothing to give",
+    "tokenizer_path": "the tokenizer is the checkpoint's own; nothing to give",
+    "tokenizer_mode": "the tokenizer is the checkpoint's own; nothing to give",
+    "skip_tokenizer_init": "the tokenizer is always there, and token ids are taken too; leave it out",
+    "served_model_name": "an engine in this process needs none; a server has it: sgl serve MODEL --served-name NAME",
+    "cpu_offload_gb": "of mixtures of experts give expert_memory='host' or bytes on the device; other weights are never offloaded",
+    "speculative_config": "give speculation='auto', and draft= for a draft model or head",
+    "speculative_algorithm": "give speculation='auto', and draft= for a draft model or head",
+    "num_speculative_tokens": "give speculation={'most': NUMBER}",
+    "speculative_num_steps": "give speculation={'most': NUMBER}",
+    "speculative_num_draft_tokens": "give speculation={'most': NUMBER}",
+    "host": "an engine has no port; a server has one: sgl serve MODEL --host HOST --port PORT",
+    "port": "an engine has no port; a server has one: sgl serve MODEL --host HOST --port PORT",
+    "api_key": "an engine has no port; a server has one: sgl serve MODEL --help",
+    "revision": "name it with the model: 'organisation/name@revision'",
+    "download_dir": "models lie in the Hugging Face cache: set HF_HOME, or give a local directory as the model",
+    "enable_lora": "adapters need no switch; give adapters={'name': 'path'}, or engine.adapters.load(...) later",
+    "max_lora_rank": "give adapter_slots={rank: number}",
+    "enforce_eager": "give graphs=False",
+    "disable_cuda_graph": "give graphs=False",
+    "enable_prefix_caching": "prefixes are always cached; leave it out",
+    "disable_radix_cache": "prefixes are always cached, within a namespace: engine.open(namespace=...); leave it out",
+    "enable_chunked_prefill": "long prompts are always cut; step_tokens= is the budget of one step",
+    "disable_log_stats": "an engine logs no statistics; engine.stats() has them; leave it out",
+    "log_level": "set it with logging.getLogger('sgl').setLevel(...)",
+    "enable_expert_parallel": "give expert_parallel=True",
+    "ep_size": "give expert_parallel=True with tensor_parallel=",
+    "moe_ep_size": "give expert_parallel=True with tensor_parallel=",
+    "guided_decoding_backend": "grammars are sgl's own; leave it out",
+    "grammar_backend": "grammars are sgl's own; leave it out",
+    "structured_outputs_config": "grammars are sgl's own; leave it out",
+    "sampling_backend": "sampling is sgl's own; leave it out",
+    "reasoning_parser": "a server finds it by the model's template; leave it out",
+    "tool_call_parser": "a server finds it by the model's template; leave it out",
+    "limit_mm_per_prompt": "the embedded engine reads text only; leave it out",
+    "distributed_executor_backend": "ranks are processes of this machine; leave it out",
+    "nnodes": "an engine runs on one machine; leave it out",
+    "max_tokens": "it belongs to a gen or to a run: program.run(..., max_tokens=...)",
+    "temperature": "it belongs to a gen or to a run: program.run(..., temperature=...)",
+    "verbose": "leave it out; logging.getLogger('sgl') has what there is",
+    "base_url": "for a server give sgl.RuntimeEndpoint(url) or sgl.OpenAI(model, base_url=...)",
+}  # fmt: skip
+
+VALUES = {
+    "dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},
+    "kv_dtype": {"fp8_e5m2": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"},
+}
+VALUE_SENTENCES = {
+    ("load_format", "dummy"): "give dummy=True",
+    ("load_format", "safetensors"): "leave it out: safetensors are read where there are some",
+    ("load_format", "gguf"): "leave it out: the path of a .gguf file is enough",
+    ("load_format", "bitsandbytes"): "leave it out, or give weights='int4'",
+}
+
+
+def meant(name: str) -> str | None:
+    """What to write for an option of another engine; None if it is none of theirs."""
+    return f"give {SAME[name]}=" if name in SAME else SENTENCES.get(name)
+
+
+def meant_by_value(name: str, value: object) -> str | None:
+    """What to write for a value that other engines take; None if it is none of theirs."""
+    if not isinstance(value, str):
+        return None
+    own = VALUES.get(name, {}).get(value)
+    return f"give {name}={own!r}" if own else VALUE_SENTENCES.get((name, value))
+
+
+def own_dtype(value: object) -> object:
+    """`torch.bfloat16` by its name; anything else as it is."""
+    kind = type(value)
+    return str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == ("torch", "dtype") else value
