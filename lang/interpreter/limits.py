@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..places.place import Place
     from ..sampling.options import SamplingOptions
 
+_shown: dict[str, dict[Any, Any]] = {}  # by file, what Python has shown of its lines
+
 
 def check_limit(
     node: SglGen[Any], options: SamplingOptions, backend: Backend, where: Place | None, made: Generated
@@ -42,4 +44,4 @@ def _warn(node: SglGen[Any], where: Place | None) -> None:
     if where is None:
         warnings.warn(message, UserWarning, stacklevel=2)
     else:
-        warnings.warn_explicit(message, UserWarning, where.file, where.line)
+        warnings.warn_explicit(message, UserWarning, where.file, where.line, registry=_shown.setdefault(where.file, {}))

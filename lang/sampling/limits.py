@@ -58,14 +58,13 @@ def truncated_error(text: str, options: SamplingOptions, meta: Meta) -> Truncate
     from sgl.runtime.errors import TruncatedError
 
     reached, action = _limit(options, meta)
-    return TruncatedError(
-        f"{reached} before the text was complete, after {text!r}; {action}, or set close_at_limit=True where the backend can close a text"
-    )
+    return TruncatedError.after(text, reached, f"{action}, or set close_at_limit=True where the backend can close a text")
 
 
 def _limit(options: SamplingOptions, meta: Meta) -> tuple[str, str]:
     """The limit that a text has reached, and what to do about it."""
     reason, most = meta.get("finish_reason"), options.max_new_tokens
+    most = meta.get("max_tokens") if most is None else most  # what the backend sent, as its API wants a number
     length = reason.get("length") if isinstance(reason, Mapping) else None
     if most is not None and not (length and length < most):
         return f"max_tokens={most} was reached", "allow more tokens"

@@ -17,10 +17,8 @@ def result(decoding: Decoding, finish: Finish, tokens: list[int], truncated: boo
     the grammar completed it."""
     op = decoding.op
     if truncated and not closed and op.params.error_on_truncation:
-        return TruncatedError(
-            f"{_limit(decoding)} before the grammar was at its end, after {finish.text!r}; "
-            f"{'allow more tokens' if decoding.limited else 'shorten the prompt'}, or set close_at_limit=True to have the text closed"
-        )
+        action = "allow more tokens" if decoding.limited else "shorten the prompt"
+        return TruncatedError.after(finish.text, _limit(decoding), f"{action}, or set close_at_limit=True to have the text closed")
     return Generation(
         text=finish.text,
         token_ids=tokens,

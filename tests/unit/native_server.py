@@ -98,7 +98,8 @@ class NativeServer(Loopback):
 
     def _write(self, prompt: str, params: dict[str, Any], stops: list[str] | None = None) -> Answer:
         stops = params.get("stop", []) if stops is None else stops
-        return write(prompt, params["max_new_tokens"], stops, script=self.script(prompt, params))
+        limit = params["max_new_tokens"]  # null: to the end of the context
+        return write(prompt, 4096 if limit is None else limit, stops, script=self.script(prompt, params))
 
     def _answer(self, prompt: str, body: dict[str, Any]) -> dict[str, Any]:
         made = self._write(prompt, body["sampling_params"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +121,7 @@ class AnswerWriter:
         """The text of an answer that a limit cut. Raises TruncatedError where the gen minds, and where it has none."""
         options = self.request.options
         if options.error_on_truncation or (self.form is not None and self.form.closed):
-            sent = self.limit if options.max_new_tokens is None else options.max_new_tokens
-            raise truncated_error(answer, replace(options, max_new_tokens=sent), meta)
+            raise truncated_error(answer, options, meta)
         return self._shown(answer if self.form is None else self.form.opening + answer)
 
     def _formed(self, answer: str) -> str:
@@ -190,6 +189,8 @@ class AnswerWriter:
             "e2e_latency": time.perf_counter() - self._began,
             "truncated": self._is_cut(reason, answer),
         }
+        if reason["type"] == "length" and self.limit is not None:
+            meta["max_tokens"] = self.limit
         options = self.request.options
         if options.return_logprob:
             rows = self._rows[: self._kept_rows()]
