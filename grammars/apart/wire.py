@@ -114,7 +114,7 @@ class Told(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> Told:
         """One that can be sent. Of an error that cannot, the nearest of its base classes with the same text."""
-        arguments = error.__reduce__()[1] if _is_builtin(type(error)) else error.args
+        arguments = tuple(error.__reduce__()[1]) if _is_builtin(type(error)) else error.args
         told = cls(type(error), arguments, dict(vars(error)))
         if told._travels():
             return told

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgl.grammars.algebra.marks import MOST_ITEMS
-from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.builder import schema_expr
 from sgl.grammars.schema.closing import KEYWORD as CLOSING
 from sgl.grammars.schema.content import KEYWORDS, encoding_of, holds_json, settled
@@ -15,9 +14,7 @@ from sgl.grammars.schema.formats import ENFORCED, NARROWER
 from sgl.grammars.schema.keywords import is_annotation
 from sgl.grammars.schema.options import SchemaOptions
 from sgl.grammars.schema.source import canonical_schema
-from sgl.grammars.schema.weaken import without
-
-_MOST_REFUSALS = 50
+from sgl.grammars.schema.weaken import without_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +91,6 @@ def _of_content(place: str, schema: dict[str, Any], keyword: str, options: Schem
 
 
 def _refusals(schema: Any, options: SchemaOptions) -> dict[tuple[str, str], Finding]:
-    """What stands in the way of compiling, one after the other, each cut out before the next is looked for."""
-    found: dict[tuple[str, str], Finding] = {}
-    for _ in range(_MOST_REFUSALS):
-        try:
-            schema_expr(schema, options, remember=True)
-            break
-        except UnsupportedGrammarError as error:
-            place, keyword = _schema_and_keyword(error)
-            found[place, keyword] = Finding(keyword, place, "refused", str(error))
-            schema, dropped = without(schema, lambda at, k: (at, k) in found)
-            if not dropped:
-                break
-    return found
-
-
-def _schema_and_keyword(error: UnsupportedGrammarError) -> tuple[str, str]:
-    """Errors within a pattern name the construct, and the pattern's own place."""
-    place = error.where.partition(",")[0]
-    parent, _, last = place.rpartition("/")
-    return (parent, last) if last in ("pattern", "patternProperties") else (place, error.keyword)
+    """What stands in the way of compiling."""
+    refused = without_refused(schema, lambda cut: schema_expr(cut, options, remember=True))[1]
+    return {at: Finding(at[1], at[0], "refused", str(error)) for at, error in refused.items()}

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.alternatives import distinct, merged, repeated
 from sgl.grammars.schema.closing import closed, joined, quiet_contains, quieted
 from sgl.grammars.schema.document import Document, EndlessReference, SchemaOptions, child
@@ -41,6 +41,7 @@ MOST_ALTERNATIVES = 256
 _MOST_TOGETHER = 5
 _MOST_COMPARED = 6000  # alternatives of a schema that are looked through for those that say the same
 _MOST_RIVALS = 400  # branches of oneOf, each pair of which is compared
+_FEW_RIVALS = 16  # the same where the work is limited
 _MOST_BRANCHES = 2048  # that are not multiplied with others
 _MOST_NESTED = 40  # places that are worked out within each other
 Shapes = list[Shape]
@@ -55,9 +56,14 @@ class _DeeperError(Exception):
 
 
 class Resolver:
-    """Alternatives of what a set of places allows; each place is worked out once."""
+    """Alternatives of what a set of places allows; each place is worked out once.
 
-    def __init__(self, document: Document, options: SchemaOptions) -> None:
+    most_work: pairs of alternatives that are combined, beyond which GrammarLimitError is raised; None for no limit. With a
+    limit a oneOf of many branches is read as an anyOf.
+    """
+
+    def __init__(self, document: Document, options: SchemaOptions, most_work: int | None = None) -> None:
+        self._left = float("inf") if most_work is None else most_work
         self._document = document
         self._reader = KeywordReader(options)
         self._judge = Judge(self.shapes)
@@ -224,6 +230,9 @@ class Resolver:
         return (self._document.define(f"const({json.dumps(value)})", {"const": value}),)
 
     def _meet(self, left: Shapes, right: Shapes, place: str) -> Shapes:
+        self._left -= len(left) * len(right) + 1
+        if self._left < 0:
+            raise GrammarLimitError(f"the schema at {place} has too many alternatives to be worked out at once")
         if len(left) == 1 and left[0] is ANYTHING:
             return right
         if len(right) == 1 and right[0] is ANYTHING:
@@ -298,6 +307,8 @@ class Resolver:
         branches = self._branches(schema, "oneOf", place)
         if all(shape.only_lists() for branch in branches for shape in branch) and not repeated(branches):
             return merged([shape for branch in branches for shape in branch])
+        if self._left < float("inf") and len(branches) > _FEW_RIVALS:
+            return [shape for branch in branches for shape in branch]
         if len(branches) > _MOST_RIVALS:
             raise UnsupportedGrammarError("oneOf", place, f"{len(branches)} branches are more than {_MOST_RIVALS}; use anyOf")
         siblings = [self._reader.shape(schema, place)]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.document import child, schemas
 from sgl.grammars.schema.options import SchemaOptions
+
+_MOST_REFUSALS = 50
+Made = TypeVar("Made")
 
 
 def weakened(schema: Any, options: SchemaOptions) -> tuple[Any, list[str]]:
@@ -33,3 +37,27 @@ def without(schema: Any, drop: Callable[[str, str], bool]) -> tuple[Any, list[st
         return {k: copied(v, child(place, k)) for k, v in value.items() if k not in dropped}
 
     return copied(schema, "#"), places
+
+
+def without_refused(schema: Any, make: Callable[[Any], Made]) -> tuple[Made | None, dict[tuple[str, str], UnsupportedGrammarError]]:
+    """What is made of a schema without the keywords that are in the way, and those by place: each is cut out before the next is looked for.
+
+    Nothing is made where one of them cannot be cut out, or they are too many. Raises what `make` raises of other kinds.
+    """
+    found: dict[tuple[str, str], UnsupportedGrammarError] = {}
+    for _ in range(_MOST_REFUSALS):
+        try:
+            return make(schema), found
+        except UnsupportedGrammarError as error:
+            found[_schema_and_keyword(error)] = error
+            schema, dropped = without(schema, lambda at, k: (at, k) in found)
+            if not dropped:
+                break
+    return None, found
+
+
+def _schema_and_keyword(error: UnsupportedGrammarError) -> tuple[str, str]:
+    """Errors within a pattern name the construct, and the pattern's own place."""
+    place = error.where.partition(",")[0]
+    parent, _, last = place.rpartition("/")
+    return (parent, last) if last in ("pattern", "patternProperties") else (place, error.keyword)

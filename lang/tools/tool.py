@@ -71,7 +71,7 @@ class Tool:
 
     @property
     def arguments_schema(self) -> Schema:
-        """`parameters`, without members that nobody named."""
+        """`parameters` as grammars read them: objects hold only the members that the schema declares, unless it says otherwise."""
         return self.plain.arguments_schema
 
 

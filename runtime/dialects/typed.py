@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sgl.grammars.schema.value_types import ALL_TYPES, member_types, type_of
+
 from .python_text import as_json
 
-TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+TYPES = ALL_TYPES
 TEXT = frozenset({"string"})
-MOST_LINKS = 40  # references and branches inside each other
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def types_of(schema: Any, key: str) -> frozenset[str]:
-    """The JSON types that a parameter may have, all of them where its schema does not tell."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    return _types(found, schema, MOST_LINKS)
+    """The JSON types that a parameter may have, "integer" also where any number may come; all types where its schema does not tell."""
+    return member_types(schema, key) if isinstance(schema, Mapping) else TYPES
 
 
 def json_of(text: str, types: frozenset[str], python: bool = False) -> str:
@@ -31,7 +30,7 @@ def json_of(text: str, types: frozenset[str], python: bool = False) -> str:
     written = text.strip()
     written = _from_python(written) if python else written
     kind = _kind(written)
-    if kind is None or ("string" in types and (kind == "string" or not _fits(kind, types))):
+    if kind is None or ("string" in types and (kind == "string" or kind not in types)):
         return quoted(text)
     return written
 
@@ -48,52 +47,13 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _fits(kind: str, types: frozenset[str]) -> bool:
-    return kind in types or (kind == "integer" and "number" in types)
-
-
 def _kind(text: str) -> str | None:
     """The type of a JSON text; None for what is none."""
     try:
-        return _type(json.loads(text, parse_constant=_refuse))
+        return type_of(json.loads(text, parse_constant=_refuse))
     except (ValueError, RecursionError):
         return None
 
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def _type(value: Any) -> str:
-    if isinstance(value, float):
-        return "integer" if value.is_integer() else "number"
-    names = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "null")
-
-
-def _types(schema: Any, root: Any, left: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or not left:
-        return TYPES
-    found = _named(schema.get("type"))
-    if isinstance(schema.get("$ref"), str):
-        found &= _types(_target(schema["$ref"], root), root, left - 1)
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        found &= {_type(value) for value in (schema.get("enum") or [schema.get("const")])}
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(schema.get(keyword), list):
-            found &= frozenset().union(*(_types(branch, root, left - 1) for branch in schema[keyword]))
-    for branch in schema.get("allOf") or ():
-        found &= _types(branch, root, left - 1)
-    return found or TYPES
-
-
-def _named(given: Any) -> frozenset[str]:
-    names = {given} if isinstance(given, str) else set(given) if isinstance(given, list) else TYPES
-    return frozenset(names) | ({"integer"} if "number" in names else frozenset())
-
-
-def _target(ref: str, root: Any) -> Any:
-    found = root
-    for part in ref.removeprefix("#").split("/")[1:]:
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found

@@ -1,0 +1,82 @@
+"""Which JSON types the members of an object may have: for readers of texts that do not say the type of a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from sgl.grammars.errors import GrammarError, GrammarLimitError
+from sgl.grammars.schema.document import Document, SchemaOptions
+from sgl.grammars.schema.instances import Judge
+from sgl.grammars.schema.keywords import APPLICATORS
+from sgl.grammars.schema.resolver import Resolver
+from sgl.grammars.schema.shapes import TYPES, Numbers, Shape
+from sgl.grammars.schema.weaken import without_refused
+
+ALL_TYPES = frozenset(TYPES)
+MOST_WORK = 2000  # some tenths of a second
+_NOTHING = Shape(False, frozenset(), None, None, None, None)
+
+
+def type_of(value: Any) -> str:
+    """The JSON type of a value; a whole number is an integer, also as a float."""
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    names = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def member_types(schema: Any, name: str) -> frozenset[str]:
+    """The JSON types that values of a member may have in objects that satisfy a schema, "integer" also where any number may come.
+
+    All types where the schema is malformed, or does not say. Keywords that grammars refuse do not count. The work is
+    bounded, since this is asked while texts are read: an object whose schemas have too many alternatives is taken for what
+    its own `properties` say.
+    """
+    try:
+        return _member_types(json.dumps(schema), name)
+    except (GrammarError, RecursionError, TypeError, ValueError):  # the last two of what is no JSON
+        return ALL_TYPES
+
+
+@lru_cache(maxsize=256)
+def _member_types(text: str, name: str) -> frozenset[str]:
+    schema = json.loads(text)
+    try:
+        found = without_refused(schema, lambda cut: frozenset(_of_member(cut, name)))[0]
+    except GrammarLimitError:
+        own = {keyword: value for keyword, value in schema.items() if keyword not in APPLICATORS}
+        found = without_refused(own, lambda cut: frozenset(_of_member(cut, name)))[0]
+    return found or ALL_TYPES
+
+
+def _of_member(schema: Any, name: str) -> Iterator[str]:
+    resolver = Resolver(Document(schema), SchemaOptions(), MOST_WORK)
+    judge = Judge(resolver.shapes)
+    for whole in resolver.shapes(("#",)):
+        if whole.values is not None:
+            yield from (type_of(v[name]) for v in whole.values if isinstance(v, dict) and name in v and judge.fits(v, whole))
+        elif whole.objects is not None:
+            for shape in resolver.shapes(whole.objects.member(name)):
+                yield from _types(shape, judge)
+
+
+def _types(shape: Shape, judge: Judge) -> Iterator[str]:
+    if shape.values is not None:
+        yield from (type_of(v) for v in shape.values if judge.fits(v, shape))
+        return
+    yield from ["null"] * shape.null + ["boolean"] * bool(shape.booleans)
+    for kind, part in {"strings": "string", "arrays": "array", "objects": "object", "numbers": "number"}.items():
+        found = getattr(shape, kind)
+        if found is not None and not judge.empty(replace(_NOTHING, **{kind: found})):
+            yield from _numeric(found) if kind == "numbers" else (part,)
+
+
+def _numeric(numbers: Numbers) -> Iterator[str]:
+    if not numbers.fractional:
+        yield "integer"
+    if not numbers.integer:
+        yield "number"
