@@ -162,7 +162,7 @@ class Objects(Framed):
         super().__init__(name, frame)
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
-        close = frame.closing.strip().removeprefix("]") if listed else frame.end.removeprefix("}").strip()
+        close = (frame.closing.strip() or frame.end.removeprefix("}").strip()).removeprefix("]" if listed else "")
         between = "," if frame.closing and not listed else ""
         self.form = self._form = JsonForm(mark, close=close, listed=listed, also=frame.also, between=between)
 
