@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sgl.grammars import Vocabulary, compile_structural
-from sgl.runtime.dialects import Arguments, Call, CallBegun, CallEnded, Dialect, Said, Thought, Tool, dialect_for
+from sgl.runtime.dialects import (
+    Arguments,
+    Call,
+    CallBegun,
+    CallEnded,
+    Dialect,
+    Said,
+    Thought,
+    Tool,
+    dialect_for,
+)
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.chat_template import ChatTemplate
 from sgl.runtime.text.template_traits import traits_of
@@ -80,9 +90,9 @@ class Template:
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
-        self._chat = ChatTemplate(path.read_text(encoding="utf-8"), TOKENS)
-        self.dialect = dialect_for("some/model", self._chat)
-        self._traits = traits_of(self._chat.source)
+        self.chat = ChatTemplate(path.read_text(encoding="utf-8"), TOKENS)
+        self.dialect = dialect_for("some/model", self.chat)
+        self._traits = traits_of(self.chat.source)
         self._tools = TOOLS if self.rendered([], True) else [Tool(tool.name, tool.description, PLAIN) for tool in TOOLS]
 
     @property
@@ -103,7 +113,7 @@ class Template:
         tools = getattr(self, "_tools", TOOLS)
         try:
             messages = dialect.messages([{"role": "user", "content": USER}, *answers], tools)
-            return self._chat.render(messages, asked, **({"tools": None} | dialect.variables(tools) | more))
+            return self.chat.render(messages, asked, **({"tools": None} | dialect.variables(tools) | more))
         except ConfigError:
             return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -11,11 +12,8 @@ from registry_files import templates
 from sgl.runtime.dialects import dialect_for
 from sgl.runtime.text.chat_template import ChatTemplate
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import real_templates
-from real_templates_calls import TOKENS, history_rows, read_rows, template_of
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+real_templates, calls = map(importlib.import_module, ("real_templates", "real_templates_calls"))
 
 READ = {"muse-glimmer": 0}  # templates of which not all is right: how many cases are
 HISTORY = {
@@ -48,7 +46,7 @@ def paths():
 
 @pytest.fixture(scope="module")
 def tables(paths):
-    return {"read": read_rows(list(paths.values())), "history": history_rows(list(paths.values()))}
+    return {"read": calls.read_rows(list(paths.values())), "history": calls.history_rows(list(paths.values()))}
 
 
 @pytest.mark.parametrize(("table", "expected"), [("read", READ), ("history", HISTORY)])
@@ -67,12 +65,12 @@ def test_docs_have_the_tables(tables):
 def test_dialects_are_told_by_what_templates_write(paths, name):
     """Not by names: a model that is called like another family's gets what its template writes."""
     for template in DIALECTS[name]:
-        chat = ChatTemplate(paths[template].read_text(encoding="utf-8"), TOKENS)
+        chat = ChatTemplate(paths[template].read_text(encoding="utf-8"), calls.TOKENS)
         for model in ("some/model", "meta-llama/Llama-3.2-1B-Instruct", "Qwen/Qwen3-Coder", "mistralai/Mistral-7B"):
             dialect = dialect_for(model, chat)
             assert (dialect.name, dialect.note, dialect.single) == (name, "", template in SINGLE), (template, model)
 
 
 def test_a_guess_says_so(paths):
-    dialect = dialect_for("HuggingFaceTB/SmolLM3-3B", template_of(paths["HuggingFaceTB-SmolLM3-3B"])._chat)
+    dialect = dialect_for("HuggingFaceTB/SmolLM3-3B", calls.template_of(paths["HuggingFaceTB-SmolLM3-3B"]).chat)
     assert dialect.name == "hermes" and "no call could be read off its chat template" in dialect.note
