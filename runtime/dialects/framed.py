@@ -152,7 +152,7 @@ def json_type(value: Any) -> str:
     """The JSON type of a value that is no string."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    return {dict: "object", list: "array"}.get(type(value), "number")
+    return "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "number"
 
 
 class Objects(Framed):
