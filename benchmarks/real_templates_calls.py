@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sgl.grammars import Vocabulary, compile_structural
-from sgl.runtime.dialects import Arguments, Call, CallBegun, CallEnded, Dialect, Said, Thought, Tool, dialect_for
+from sgl.runtime.dialects import (
+    Arguments,
+    Call,
+    CallBegun,
+    CallEnded,
+    Dialect,
+    Said,
+    Thought,
+    Tool,
+    dialect_for,
+)
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.chat_template import ChatTemplate
 from sgl.runtime.text.template_traits import traits_of
@@ -80,9 +90,9 @@ class Template:
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
-        self._chat = ChatTemplate(path.read_text(encoding="utf-8"), TOKENS)
-        self.dialect = dialect_for("some/model", self._chat)
-        self._traits = traits_of(self._chat.source)
+        self.chat = ChatTemplate(path.read_text(encoding="utf-8"), TOKENS)
+        self.dialect = dialect_for("some/model", self.chat)
+        self._traits = traits_of(self.chat.source)
         self._tools = TOOLS if self.rendered([], True) else [Tool(tool.name, tool.description, PLAIN) for tool in TOOLS]
 
     @property
@@ -103,7 +113,7 @@ class Template:
         tools = getattr(self, "_tools", TOOLS)
         try:
             messages = dialect.messages([{"role": "user", "content": USER}, *answers], tools)
-            return self._chat.render(messages, asked, **({"tools": None} | dialect.variables(tools) | more))
+            return self.chat.render(messages, asked, **({"tools": None} | dialect.variables(tools) | more))
         except ConfigError:
             return ""
 
@@ -122,8 +132,19 @@ class Template:
             return None
         before, _, ending = plain.rpartition(SAID)
         prompt = next((text for text in (asked, before) if text and full.startswith(text)), None) or _shared(full, asked)
-        return Cut(prompt, full[len(prompt) :], ending)
+        text = full[len(prompt) :]
+        marks = self.dialect.reasoning
+        if answer.thought and marks is not None and asked[len(prompt) :].strip() == marks.begin:
+            prompt = asked  # the prompt begins the thought in words that are not kept in history
+        return Cut(prompt, self._one_turn(text, ending), ending)
 
+    def _one_turn(self, text: str, ending: str) -> str:
+        """The text up to where the turn ends, if that ends texts."""
+        marks = self.dialect.reasoning
+        end = ending.strip()
+        if not end or (marks is not None and any(mark in end for mark in (marks.end, *marks.silent))):
+            return text
+        return text.partition(end)[0] + end
 
 def _shared(full: str, asked: str) -> str:
     """What both begin with, up to where the last mark ends."""
@@ -159,8 +180,18 @@ def _read(template: Template) -> Iterator[tuple[str, str]]:
         cut = template.cut(answer)
         if cut is None or not all(call.name in cut.text for call in answer.calls):
             continue
-        written = answer if answer.said in cut.text else answer._replace(said="")
-        yield name, _difference(written, read(template.dialect, cut))
+        yield name, _difference(_written(answer, cut, template.dialect), read(template.dialect, cut))
+
+
+def _written(answer: Answer, cut: Cut, dialect: Dialect) -> Answer:
+    """What stands in the text: templates leave out text beside calls, or write it in a turn behind them, or as a thought."""
+    marks = dialect.reasoning
+    if not answer.said or answer.said not in cut.text:
+        return answer._replace(said="")
+    before = (cut.prompt + cut.text.partition(answer.said)[0]).rstrip()
+    if marks is not None and marks.begin.strip() and before.endswith(marks.begin.strip()) and not answer.thought:
+        return answer._replace(said="", thought=answer.said)
+    return answer
 
 
 def read(dialect: Dialect, cut: Cut) -> Answer:
@@ -182,7 +213,7 @@ def read(dialect: Dialect, cut: Cut) -> Answer:
                 calls.append(Call(name, json.loads(arguments)))
             case CallEnded(_, _, _, text):
                 said += text
-    return Answer(_without_end(said, cut.ending), thought.strip(), tuple(calls))
+    return Answer(_without_end(said, cut.ending), _without_end(thought, cut.ending), tuple(calls))
 
 
 ENDS = ("<|eom_id|>", "<|tool_response>", "<|call|>", "<|calls|>", "<｜hy_eos:opensource｜>", "</s>")  # of turns with calls: tokens that end a text

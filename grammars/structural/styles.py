@@ -82,7 +82,8 @@ def style_of(given: dict[str, Any]) -> ParameterStyle:
     for name, value in given.items():
         if not _fits(name, value):
             raise InvalidGrammarError(f"{name} of a style is {value!r:.100}; give {_wanted(name)}", f"#/{name}")
-    return ParameterStyle(**{name: tuple(value) if name in _PIECES else value for name, value in given.items()})
+    marks: dict[str, Any] = {name: tuple(value) if name in _PIECES else value for name, value in given.items()}
+    return ParameterStyle(**marks)
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -152,7 +152,7 @@ def json_type(value: Any) -> str:
     """The JSON type of a value that is no string."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    return {dict: "object", list: "array"}.get(type(value), "number")
+    return "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "number"
 
 
 class Objects(Framed):
@@ -162,7 +162,7 @@ class Objects(Framed):
         super().__init__(name, frame)
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
-        close = frame.closing.strip().removeprefix("]") if listed else frame.end.removeprefix("}").strip()
+        close = (frame.closing.strip() or frame.end.removeprefix("}").strip()).removeprefix("]" if listed else "")
         between = "," if frame.closing and not listed else ""
         self.form = self._form = JsonForm(mark, close=close, listed=listed, also=frame.also, between=between)
 

@@ -34,7 +34,7 @@ class Gemma(Framed):
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         schema = tool.arguments_schema
-        content = _Values(tool.name, schema).value(schema, MOST_LINKS)
+        content = Values(tool.name, schema).value(schema, MOST_LINKS)
         return {"type": "tag", "begin": f"{opening}{self.frame.head}{tool.name}", "content": content, "end": self.frame.end}
 
 
@@ -48,8 +48,10 @@ def _written(value: Any) -> str:
     return json.dumps(value)
 
 
-class _Values:
+class Values:
     """The formats of a tool's values. Raises ConfigError for keywords that they cannot keep to; names the tool."""
+
+    written = staticmethod(lambda value: _written(value))
 
     def __init__(self, name: str, root: Any) -> None:
         self._name, self._root = name, root
@@ -61,7 +63,7 @@ class _Values:
         if "$ref" in schema:
             return self.value(self._target(str(schema["$ref"])), left - 1)
         if "enum" in schema or "const" in schema:
-            return {"type": "choices", "choices": [_written(one) for one in schema.get("enum", [schema.get("const")])]}
+            return {"type": "choices", "choices": [self.written(one) for one in schema.get("enum", [schema.get("const")])]}
         branches = schema.get("anyOf") or schema.get("oneOf")
         kind = schema.get("type", list(TYPES))
         if not branches and isinstance(kind, str):
@@ -76,17 +78,21 @@ class _Values:
         self._check(schema, KNOWN[kind] if isinstance(schema.get("type"), str) else set())
         if kind == "object":
             return self._object(schema, left)
-        return self._array(schema, left) if kind == "array" else _text(schema)
+        return self._array(schema, left) if kind == "array" else self._text(schema)
 
     def _object(self, schema: dict[str, Any], left: int) -> Format:
-        properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        if missing := [name for name in required if name not in properties]:
-            raise ConfigError(f"the tool {self._name!r} requires {missing[0]!r}, which is none of its properties; describe it there")
+        properties, required = self._properties(schema)
         named = [
             (sequence(const(f"{name}:"), self.value(properties[name], left - 1)), name in required)
             for name in sorted(properties, key=str.lower)
         ]
         return sequence(const("{"), *members(named, ","), const("}"))
+
+    def _properties(self, schema: dict[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+        properties, required = schema.get("properties") or {}, schema.get("required") or ()
+        if missing := [name for name in required if name not in properties]:
+            raise ConfigError(f"the tool {self._name!r} requires {missing[0]!r}, which is none of its properties; describe it there")
+        return properties, required
 
     def _array(self, schema: dict[str, Any], left: int) -> Format:
         item = self.value(schema.get("items"), left - 1)
@@ -98,6 +104,13 @@ class _Values:
         }  # fmt: skip
         listed = sequence(item, more)
         return sequence(const("["), listed if least else {"type": "optional", "content": listed}, const("]"))
+
+    def _text(self, schema: dict[str, Any]) -> Format:
+        """A string between its marks; where its length is bounded, without the character that they begin with."""
+        bounds = schema.get("minLength", 0), schema.get("maxLength", "")
+        free: Format = {"type": "any_text"}
+        counted: Format = {"type": "regex", "pattern": f"[^<]{{{bounds[0]},{bounds[1]}}}"}
+        return {"type": "tag", "begin": QUOTE, "content": free if bounds == (0, "") else counted, "end": QUOTE}
 
     def _check(self, schema: dict[str, Any], known: set[str]) -> None:
         odd = next((key for key in schema if key not in NOTES | known and key not in ("$defs", "definitions")), None)
@@ -111,14 +124,6 @@ class _Values:
         if found is None:
             raise ConfigError(f"the parameters of the tool {self._name!r} refer to {ref!r}, which is not there")
         return found
-
-
-def _text(schema: dict[str, Any]) -> Format:
-    """A string between its marks; where its length is bounded, without the character that they begin with."""
-    bounds = schema.get("minLength", 0), schema.get("maxLength", "")
-    free: Format = {"type": "any_text"}
-    counted: Format = {"type": "regex", "pattern": f"[^<]{{{bounds[0]},{bounds[1]}}}"}
-    return {"type": "tag", "begin": QUOTE, "content": free if bounds == (0, "") else counted, "end": QUOTE}
 
 
 GEMMA = Gemma("gemma4", Frame("<|tool_call>", "", "<tool_call|>", "call:", lead=""))

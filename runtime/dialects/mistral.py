@@ -9,7 +9,6 @@ from typing import Any
 
 from .dialect import Dialect, Step
 from .framed import Frame, Framed
-from .framed_calls import ID
 from .grammars import Format, const, sequence, several, structural, tag
 from .json_calls import JsonForm, JsonReader
 from .reasoning import Marks
@@ -36,7 +35,7 @@ class Mistral(Dialect):
         return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
 
     def write(self, text: str, calls: Sequence[Call]) -> str:
-        listed = [{"name": call.name, "arguments": call.arguments, "id": short_id(call.id)} for call in calls]
+        listed = [{"name": call.name, "arguments": call.arguments, **({"id": short_id(call.id)} if call.id else {})} for call in calls]
         return f"{text}{MARK}{json.dumps(listed, ensure_ascii=False)}" if listed else text
 
     def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
@@ -66,14 +65,19 @@ class MistralArgs(Framed):
     """Later models: the mark, a name and its arguments for every call; some write an id between the two (`given_ids`)."""
 
     def __init__(self, given_ids: bool = False) -> None:
-        super().__init__("mistral-args", Frame(MARK, f"{CALL_ID}{ID}{ARGS}" if given_ids else ARGS, "", lead=""))
+        super().__init__("mistral-args", Frame(MARK, ARGS, "", lead=""))
+        self._given_ids = given_ids
         self.form = Mistral.form
 
     def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
         return JsonReader(Mistral.form, names, marks)
 
     def write(self, text: str, calls: Sequence[Call]) -> str:
-        return super().write(text, [Call(call.name, call.arguments, short_id(call.id)) for call in calls])
+        written = [f"{MARK}{call.name}{self._id(call)}{ARGS}{json.dumps(call.arguments, ensure_ascii=False)}" for call in calls]
+        return text + "".join(written)
+
+    def _id(self, call: Call) -> str:
+        return f"{CALL_ID}{short_id(call.id)}" if call.id and self._given_ids else ""
 
     @property
     def spelled(self) -> str:

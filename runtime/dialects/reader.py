@@ -121,6 +121,8 @@ class Reader:
     def _read(self) -> Reading[None]:
         if self._marks is not None and self._marks.open:
             yield from self._opened(self._marks)
+        elif self._marks is not None and self._marks.begin:
+            yield from self._unopened(self._marks)
         yield from self._start()
         while mark := (yield from self._until(self._wanted, self._speech)):
             yield from self._behind(mark)
@@ -168,6 +170,16 @@ class Reader:
         yield from self.tape.visible()
         yield from self.tape.skip(marks.begin)
         yield from self._thought(marks)
+
+    def _unopened(self, marks: Marks) -> Reading[None]:
+        """A thought that ends before it began: so some models say that there is none."""
+        start = self.tape.place
+        yield from self.tape.visible()
+        if (yield from self.tape.skip(marks.end)):
+            self.tape.take()
+            self._speech.pause()
+        else:
+            self.tape.back(start)
 
     def _thought(self, marks: Marks) -> Reading[None]:
         """One thought up to its end; there is only one in a text, but for those with marks for every part of it."""

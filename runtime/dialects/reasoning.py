@@ -28,6 +28,7 @@ _KIMI = Marks("◁think▷", "◁/think▷")
 _MISTRAL = Marks("[THINK]", "[/THINK]")
 _GEMMA = Marks("<|channel>thought\n", "<channel|>")
 _COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
+_MINIMAX_M3 = Marks("<mm:think>", "</mm:think>")
 _SEED = Marks("<seed:think>", "</seed:think>")
 _KIMI_K3 = Marks("<|open|>think<|sep|>", "<|close|>think<|sep|>", silent=(
     "<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>",
@@ -42,6 +43,7 @@ MARKS: dict[str, Marks] = {
     "step3p5": _OPEN_THINK,
     "nemotron_3": _OPEN_THINK,
     "minimax": _OPEN_THINK,
+    "minimax-m3": _MINIMAX_M3,
     "minimax-append-think": _OPEN_THINK,
     "deepseek-v3": _THINK,
     "deepseek-v4": _THINK,
@@ -69,6 +71,7 @@ _MODELS = (
     (r"kimi[-_.]?k2.*thinking", _THINK),
     (r"kimi.*thinking", _KIMI),
     (r"kimi[-_.]?k3", _KIMI_K3),
+    (r"minimax[-_.]?m3", _MINIMAX_M3),
     (r"minimax[-_.]?m2|step[-_.]?3|nemotron[-_.]?(?:nano|3)", _OPEN_THINK),
     (r"command[-_.]?(?:r7b|a)\b|c4ai[-_.]command", _COHERE),
     (r"seed[-_.]?oss", _SEED),

@@ -19,6 +19,7 @@ from .formats import FRAMED
 from .functionary import FUNCTIONARY
 from .gemma import GEMMA
 from .harmony import HARMONY
+from .minimax_m3 import MINIMAX_M3
 from .mistral import Mistral, MistralArgs
 from .nano import Nano
 from .reasoning import MARKS, Marks, reasoning_of
@@ -31,7 +32,7 @@ log = logging.getLogger("sgl.runtime")
 _HERMES = Hermes()
 DIALECTS: dict[str, Dialect] = {
     "nano": Nano(), "hermes": _HERMES, "qwen": _HERMES, "llama": Llama(), "mistral": Mistral(),
-    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgs(), GEMMA, HARMONY, FUNCTIONARY)},
+    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgs(), GEMMA, HARMONY, FUNCTIONARY, MINIMAX_M3)},
 }  # fmt: skip
 _CANDIDATES = [*(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")), MistralArgs(given_ids=True)]
 _WRITTEN = list(dict.fromkeys(marks._replace(open=False) for marks in MARKS.values()))
@@ -51,6 +52,7 @@ _MODELS = (  # the first that is found in the name
     (r"kimi[-_.]?k3", "kimi-k3"),
     (r"minicpm[-_.]?5", "minicpm5"),
     (r"minimax[-_.]?m2", "minimax"),
+    (r"minimax[-_.]?m3", "minimax-m3"),
     (r"seed[-_.]?oss", "seed-oss"),
     (r"step[-_.]?3[-_.]?[5-9]|qwen3.*coder|qwen3\.[5-9]|nemotron[-_.]?3", "qwen3-coder"),
     (r"step[-_.]?3", "step3"),
@@ -79,6 +81,7 @@ _TEMPLATES = (  # of templates that write no calls: the first whose mark is in t
     (r"<｜tool▁calls▁begin｜>", "deepseek-v31"),
     (r"<\|tool_calls_section_begin\|>", "kimi-k2"),
     (r"minimax:tool_call", "minimax"),
+    (r"\]<\]minimax\[>\[", "minimax-m3"),
     (r"<seed:tool_call>", "seed-oss"),
     (r"steptml:invoke|<｜tool_calls_begin｜>", "step3"),
     (r"<cofl:tool_call", "cohere-xml"),

@@ -189,6 +189,16 @@ def kimi_k3() -> tuple[str, str]:
     return f"{begin}{calls[0]}{end}", f"I look.{begin}{''.join(calls)}{end}"
 
 
+def minimax_m3() -> tuple[str, str]:
+    def element(name: str, inner: str) -> str:
+        return f"{m}<{name}>{inner}{m}</{name}>"
+
+    m = "]<]minimax[>["
+    texts = [("weather", [("city", "Rome"), ("days", "3")]), ("weather", [("city", "Oslo <N>"), ("days", "1"), ("tags", element("item", "a"))]), ("now", [])]
+    calls = [f'{m}<invoke name="{name}">{"".join(element(*one) for one in given)}{m}</invoke>\n' for name, given in texts]
+    return f"{m}<tool_call>\n{calls[0]}{m}</tool_call>", f"I look.{m}<tool_call>\n{''.join(calls)}{m}</tool_call>"
+
+
 FORMATS = {
     "hermes": Format("Qwen3 and Hermes (vllm tool_chat_template_hermes); ERNIE 4.5 (vllm ernie45_tool_parser)",
         '<tool_call>\n{"name": "weather", "arguments": ' + ROME_J + "}\n</tool_call>",
@@ -221,6 +231,7 @@ FORMATS = {
     "functionary-v3.2": Format("llama.cpp meetkai-functionary-medium-v3.2", named("", "\n", "", "")[0], "all\n" + named(">>>", "\n", "", "")[1],
         "meetkai/functionary-medium-v3.2", ">>>all"),
     "kimi-k3": Format("llama.cpp Kimi-K3", *kimi_k3(), "moonshotai/Kimi-K3", "<|open|>tools"),
+    "minimax-m3": Format("llama.cpp MiniMax-M3", *minimax_m3(), "MiniMaxAI/MiniMax-M3", "]<]minimax[>[", "minimax-m3"),
     "step3": Format("sglang step3_detector", *within(
         invoked("<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke", "</steptml:invoke><｜tool_call_end｜>", "steptml:parameter"),
         "<｜tool_calls_begin｜>\n", "<｜tool_calls_end｜>"), "stepfun-ai/step3", "<｜tool_calls_begin｜>"),
