@@ -237,7 +237,7 @@ def test_the_error_about_a_variable_names_what_can_be_given():
         "{% if not style is defined %}{% set style = 'x' %}{% endif %}{% set depth = depth | default(1) %}{% if tools %}{% set inner = 1 %}{% endif %}"
         "{% for m in messages %}{% if m.role == 'user' %}{% set said = m.content %}{% endif %}{{ said }}{{ inner }}{{ style }}{% endfor %}"
     )
-    with pytest.raises(RequestError, match="reads no 'colour'; it reads: depth, style$"):
+    with pytest.raises(RequestError, match=r"reads no 'colour'; it reads: depth, style$"):
         variables(source, chat_template_kwargs={"colour": 1})
     assert variables(source, chat_template_kwargs={"style": 1, "inner": 2}) == {"style": 1, "inner": 2}
 
