@@ -31,7 +31,8 @@ from sgl.runtime.text.tokenizer import Tokenizer
 Json = dict[str, Any]
 BOS, EOS = "<s>", "</s>"
 GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "description": "Where"}, "days": {"type": "integer"}}, "required": ["city"]}
+PROPERTIES = {"city": {"type": "string", "description": "Where"}, "days": {"type": "integer", "description": "How many"}}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["city"]}
 TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS}},
     {"type": "function", "function": {"name": "get_time", "description": "The time of a city.", "parameters": PARAMETERS}},
@@ -155,15 +156,22 @@ def _backend() -> Any:
 
 def oracle(source: str, body: Json) -> Oracle:
     """transformers' text of the first form of the request that shows everything, else of the first that renders."""
-    found = [_rendered(source, form) for form in _forms(body)]
-    texts = [text for text in found if isinstance(text, str)]
-    whole = [text for text in texts if all(part in text for part in _texts(body)) and not any(part in text for part in ODD)]
-    return Oracle((whole or texts or found)[0], bool(whole))
+    found: list[str | Exception] = []
+    for form in _forms(body):
+        text = _rendered(source, form)
+        if isinstance(text, str) and all(part in text for part in _texts(body)) and not any(part in text for part in ODD):
+            return Oracle(text, True)
+        found.append(text)
+    return Oracle(next((text for text in found if isinstance(text, str)), found[0]), False)
 
 
 def _forms(body: Json) -> Iterator[Json]:
+    seen = []
     for developer, joined, objects, empty in product(("developer", "system"), (False, True), (True, False), (False, True)):
-        yield {**body, "messages": [_formed(message, developer, joined, objects, empty) for message in body["messages"]]}
+        form = {**body, "messages": [_formed(message, developer, joined, objects, empty) for message in body["messages"]]}
+        if form not in seen:
+            seen.append(form)
+            yield form
 
 
 def _formed(message: Json, developer: str, joined: bool, objects: bool, empty: bool) -> Json:

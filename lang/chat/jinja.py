@@ -16,7 +16,7 @@ Roles = tuple[str, ...]
 
 
 class JinjaChatTemplate(ChatTemplate):
-    """Prefixes and suffixes by probing `tokenizer.render_chat`. BOS is left to the tokenizer if it adds one."""
+    """Prefixes and suffixes by probing `tokenizer.render_chat`, with roles and contents in the form that the template shows. BOS is left to the tokenizer if it adds one."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__("tokenizer", None, {})
@@ -30,7 +30,7 @@ class JinjaChatTemplate(ChatTemplate):
 
     def get_prompt(self, messages: Messages) -> str:
         known = [message for message in messages if message["content"] is not None]
-        return self._without_bos(self._tokenizer.render_chat(known))
+        return self._without_bos(self._tokenizer.render_chat(self._tokenizer.chat_messages(known)))
 
     def _probe(self, history: Roles, role: str) -> tuple[str, str]:
         position = len(history)
@@ -76,7 +76,7 @@ class JinjaChatTemplate(ChatTemplate):
         marks = [f"sgl:turn:{index}:" for index in range(len(roles))]
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
         try:
-            rest = self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt)
+            rest = self._tokenizer.render_chat(self._tokenizer.chat_messages(messages), add_generation_prompt=add_generation_prompt)
         except Exception as error:
             if getattr(error, "hopeless", False):
                 raise ProgramError(f"the chat template of the model's tokenizer cannot be used: {error}") from error

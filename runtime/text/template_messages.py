@@ -15,18 +15,20 @@ AS_SYSTEM = "shows no messages of the role developer: they are handed on as syst
 def with_roles(messages: Sequence[Mapping[str, Any]], traits: Traits, tools: bool = False) -> list[Message]:
     """The messages, those of a developer as system messages where the template does not show the role.
 
-    Such a message right behind the first system message is joined to it: most templates take one, at the beginning.
+    One right behind the first system message is joined to it, and so is a second system message where the template
+    takes one alone, at the beginning.
     """
     found: list[Message] = []
     for message in messages:
-        if message["role"] != "developer" or traits.taken("developer", not found, tools) is Fate.SHOWN:
-            found.append(dict(message))
-            continue
-        traits.say(AS_SYSTEM)
-        if len(found) == 1 and found[0]["role"] == "system":
+        role = message["role"]
+        as_system = role == "developer" and traits.taken(role, not found, tools) is not Fate.SHOWN
+        if as_system:
+            traits.say(AS_SYSTEM)
+        behind_system = len(found) == 1 and found[0]["role"] == "system"
+        if behind_system and (as_system or (role == "system" and traits.taken(role, False, tools) is not Fate.SHOWN)):
             found[0]["content"] = _joined(found[0].get("content"), message.get("content"))
         else:
-            found.append({**message, "role": "system"})
+            found.append({**message, "role": "system" if as_system else role})
     return found
 
 
@@ -42,7 +44,7 @@ def with_contents(messages: Sequence[Mapping[str, Any]], traits: Traits, tools: 
 def _in_form(message: Mapping[str, Any], first: bool, traits: Traits, tools: bool) -> Message:
     role, content = message["role"], message["content"]
     sent = not isinstance(content, str)
-    parts = traits.parts(role, first, sent, tools)
+    parts = traits.reads_parts(role, first, sent, tools)
     if not message.get("tool_calls") and traits.fate(role, first, parts, tools) is Fate.LEFT_OUT:
         place = "at the beginning" if first else "behind the first message"
         raise ConfigError(

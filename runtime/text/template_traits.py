@@ -53,17 +53,30 @@ class Calls(NamedTuple):
 
 
 class Traits:
-    """Of one template. Each answer is found when it is first asked for, and kept. Nothing is raised."""
+    """Of one template. Each answer is found when it is first asked for, and kept. Nothing is raised.
 
-    def __init__(self, chat: ChatTemplate) -> None:
-        self._chat = chat
+    template: Jinja source, which is compiled for the first answer, or what was made of it. Of source that does not compile
+    nothing is shown.
+    """
+
+    def __init__(self, template: ChatTemplate | str) -> None:
+        self._template = template
         self._left = SECONDS
         self._fates: dict[Any, Fate] = {}
         self._said: set[str] = set()
 
+    @cached_property
+    def _chat(self) -> ChatTemplate:
+        if isinstance(self._template, ChatTemplate):
+            return self._template
+        try:
+            return ChatTemplate(self._template, _STAND_INS)
+        except BadTemplate:
+            return ChatTemplate("", {})
+
     # --- roles and parts ---------------------------------------------------------------------------------
 
-    def parts(self, role: str, first: bool, parts: bool, tools: bool) -> bool:
+    def reads_parts(self, role: str, first: bool, parts: bool, tools: bool) -> bool:
         """Whether a content of text parts, or else a text, goes to the template as parts: as it was sent where that is shown."""
         other = self.fate(role, first, parts, tools) is not Fate.SHOWN and self.fate(role, first, not parts, tools) is Fate.SHOWN
         return parts != other
@@ -84,12 +97,13 @@ class Traits:
         return self._fates[key]
 
     def _fate(self, role: str, first: bool, parts: bool, tools: bool) -> Fate:
-        content = [{"type": "text", "text": word} for word in (ONE, TWO)] if parts else ONE + TWO
-        messages = _conversation(role, first, content, self.calls)
-        text = self._text(messages, **(self._with_tools if tools else {}))
-        if text is None:
-            return Fate.REFUSED
-        return Fate.SHOWN if _shows(text, messages, parts) else Fate.LEFT_OUT
+        variables, calls = self._with_tools if tools else {}, self.calls if role == "tool" else None
+        for others in (False, True):  # whose contents are texts, or parts where the template refuses texts
+            messages = _conversation(role, first, calls)
+            text = self._text([_as_parts(one) if (parts if one["role"] == role else others) else one for one in messages], **variables)
+            if text is not None:
+                return Fate.SHOWN if _shows(text, role, messages, parts) else Fate.LEFT_OUT
+        return Fate.REFUSED
 
     # --- tools and calls ---------------------------------------------------------------------------------
 
@@ -193,16 +207,13 @@ class Traits:
 
 @lru_cache(maxsize=64)
 def traits_of(source: str) -> Traits:
-    """The traits of a template (Jinja source) without its tokenizer: special tokens have stand-ins. One that does not compile shows nothing."""
-    try:
-        return Traits(ChatTemplate(source, _STAND_INS))
-    except BadTemplate:
-        return Traits(ChatTemplate("", {}))
+    """The traits of a template (Jinja source) without its tokenizer: special tokens have stand-ins."""
+    return Traits(source)
 
 
-def _conversation(role: str, first: bool, content: Any, calls: Calls | None) -> list[Message]:
+def _conversation(role: str, first: bool, calls: Calls | None) -> list[Message]:
     """One with a message of the role, at the beginning or later. Later ones stand where they may."""
-    asked = {"role": role, "content": content}
+    asked = {"role": role, "content": ONE + TWO}
     if first:
         return [asked] if role == "user" else [asked, _USER]
     if role == "tool" and calls is not None:
@@ -210,14 +221,23 @@ def _conversation(role: str, first: bool, content: Any, calls: Calls | None) -> 
     if role == "assistant":
         return [_USER, asked, _USER]
     if role in ("system", "developer"):
-        return [{"role": role, "content": FIELD}, _USER, _SAID, asked, _USER]
+        return [{"role": role, "content": KEY}, _USER, _SAID, asked, _USER]
     return [_USER, _SAID, asked]
 
 
-def _shows(text: str, messages: Sequence[Message], parts: bool) -> bool:
-    """Whether all contents are in the text, and not as Python or JSON writes parts."""
-    contents = [message["content"] for message in messages if message.get("content")]
-    words = [word for content in contents for word in ([content] if isinstance(content, str) else [part["text"] for part in content])]
+def _as_parts(message: Message) -> Message:
+    """The message, its content in two text parts."""
+    content = message.get("content")
+    if not content:
+        return message
+    middle = len(content) // 2
+    return {**message, "content": [{"type": "text", "text": text} for text in (content[:middle], content[middle:])]}
+
+
+def _shows(text: str, role: str, messages: Sequence[Message], parts: bool) -> bool:
+    """Whether the contents of that role are in the text, and not as Python or JSON writes parts."""
+    contents = [str(message["content"]) for message in messages if message["role"] == role]
+    words = [word for content in contents for word in ((content[: len(content) // 2], content[len(content) // 2 :]) if parts else (content,))]
     return all(word in text for word in words) and not (parts and NOT_TEXT.search(text))
 
 

@@ -20,6 +20,7 @@ from sgl.runtime.text.chat_template import BadTemplate, ChatTemplate, require_sh
 from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.passage import Passage
 from sgl.runtime.text.quoting import Marks, Quotation
+from sgl.runtime.text.template_messages import with_contents, with_roles
 from sgl.runtime.text.template_traits import Traits
 from sgl.runtime.text.token_files import MOST_TOKENS, read_json, read_tokenizer
 from sgl.runtime.text.token_kinds import wrong
@@ -255,6 +256,15 @@ class Tokenizer:
         """
         traits = self._traits_of(self._chat_for(tools))
         return traits if traits.tools == "tools" or not tools else self._traits_of(self._chat_for(False))
+
+    def chat_messages(self, messages: Sequence[Mapping[str, Any]], tools: bool = False) -> list[dict[str, Any]]:
+        """The messages with roles and contents (a text, or text parts) in the form that the chat template shows.
+
+        Raises:
+            ConfigError: there is no template, or it leaves out a message of that role in that place.
+        """
+        traits = self.chat_traits(tools)
+        return with_contents(with_roles(messages, traits, tools), traits, tools)
 
     def _traits_of(self, chat: ChatTemplate) -> Traits:
         if chat.source not in self._traits:

@@ -111,6 +111,9 @@ class Jinja:
         ids = [1] if special_prefix and self.adds_bos else []
         return np.array(ids + ([0] if text.startswith("<end>") else [2] * len(text)), np.int32)
 
+    def chat_messages(self, messages):
+        return messages
+
     def render_chat(self, messages, add_generation_prompt=False):
         return self._template.render(
             messages=messages, add_generation_prompt=add_generation_prompt, bos_token="<bos>"

@@ -161,6 +161,9 @@ def test_the_language_does_not_try_a_template_that_was_stopped_again(monkeypatch
         def encode(self, text, special_prefix=False):
             return __import__("numpy").array([], int)
 
+        def chat_messages(self, messages):
+            return messages
+
         def render_chat(self, messages, add_generation_prompt=False):
             self.asked += 1
             return chat.render(messages, add_generation_prompt)

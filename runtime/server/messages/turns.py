@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
+from ..chat.template_variables import switched
 from ..chat.types import ChatRequest
 from ..errors import RequestError
 from ..openai_answers import Json
@@ -134,6 +135,4 @@ def _format(body: Conversation) -> Json | None:
 
 def _switches(body: Conversation, variables: frozenset[str]) -> Json:
     """Whether to think, as templates are told it."""
-    if body.thinking is None or "enable_thinking" not in variables:
-        return {}
-    return {"enable_thinking": body.thinking.type != "disabled"}
+    return {} if body.thinking is None else switched(body.thinking.type != "disabled", variables)

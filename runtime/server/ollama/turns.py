@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 
+from ..chat.template_variables import switched
 from ..chat.types import ChatRequest
 from ..errors import RequestError
 from ..openai_answers import Json
@@ -77,8 +78,8 @@ def chat_of(body: OllamaChat | OllamaGenerate, variables: frozenset[str]) -> Cha
         given["tools"] = [tool.model_dump() for tool in body.tools]
     if isinstance(body.think, str) and "reasoning_effort" in variables:
         given["reasoning_effort"] = body.think
-    if body.think is not None and "enable_thinking" in variables:
-        given["chat_template_kwargs"] = {"enable_thinking": body.think is not False}
+    if body.think is not None:
+        given["chat_template_kwargs"] = switched(body.think is not False, variables)
     return parsed(ChatRequest, given)
 
 
