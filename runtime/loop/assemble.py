@@ -31,6 +31,7 @@ from ..loading.remote import is_remote
 from ..models.decoder import Decoder
 from ..models.expert_places import OPTION, ExpertPlaces
 from ..models.explain import layers_of, slower
+from ..models.fields import shown
 from ..models.generic import AnyDecoder, GenericModel, load_generic
 from ..models.kv_scales import told
 from ..models.loaded import loading_told
@@ -118,6 +119,8 @@ class Assembly:
         self.seconds: dict[str, float] = {}
         with self._phase("config"):
             self.model = describe(path, options.context, options.implementation, options.trust_remote_code)
+            if options.strict and isinstance(self.model, Model):
+                require_no_stray(self.model, path)
             self.context = context_of(self.model, options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
@@ -252,6 +255,14 @@ def _products(model: AnyDecoder) -> list[dict[str, Any]]:
 
 def _few_bits(model: AnyDecoder) -> tuple[Kept, ...]:
     return model.few_bits if isinstance(model, Decoder) else ()
+
+
+def require_no_stray(model: Model, path: Path) -> None:
+    if model.stray:
+        raise ConfigError(
+            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys {', '.join(map(shown, model.stray))} of "
+            "config.json, so they are left aside; take them out, or leave strict out"
+        )
 
 
 def require_fastest(reasons: Sequence[str]) -> None:

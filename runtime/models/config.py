@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 from ..errors import ConfigError
 from ..layers.rotary import Rope
-from .fields import Fields, shown
+from .fields import EMPTY, Fields, shown
 from .names import Names
 from .rope import read_rope, written_rope
 from .spec import (
@@ -54,6 +54,7 @@ WITHOUT_EFFECT = frozenset({
     "unsloth_fixed", "model_max_length", "special_tokens_map", "transformers.js_config", "onnx_config", "quantization", "use_mrope",
     "offset_alibi", "is_composition", "tie_last_hidden_states", "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef",
 })  # fmt: skip
+OF_LOADING = frozenset({"quantization_config", "compression_config", "text_config", "vision_config", "audio_config"})  # asked for elsewhere
 OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 
 
@@ -67,6 +68,30 @@ class Config(Fields):
         super().__init__(values, where)
         self.architecture, self.context = architecture, context
         self.notes: list[str] = []
+        self.left: dict[str, Any] = {}  # keys that count as absent
+        self.named_here: set[str] = set()  # by the family, whether it has a use for them or not
+
+    def raw(self, *keys: str) -> Any:
+        self.named_here.update(keys)
+        return super().raw(*keys)
+
+    def require(self, key: str, *allowed: object) -> None:
+        """As that of `Fields`; a key that is left out is judged, too: the maker's own code may have had it."""
+        super().require(key, *allowed)
+        Fields(self.left, self.where).require(key, *allowed)
+
+    def judged(self) -> frozenset[str]:
+        """The keys that may change what the network computes."""
+        return frozenset(key for key in self.values if key not in WITHOUT_EFFECT | OF_LOADING and not key.endswith(OF_A_TOKEN))
+
+    def leave_out(self, keys: frozenset[str]) -> None:
+        """Have these keys count as absent."""
+        self.left = {key: self.values[key] for key in keys}
+        self.values = {key: value for key, value in self.values.items() if key not in keys}
+
+    def stray(self) -> tuple[str, ...]:
+        """Of the keys that are left out those that hold something and that the family does not name."""
+        return tuple(key for key in sorted(self.left) if key not in self.named_here and self.left[key] not in EMPTY)
 
     def assume(self, **values: Any) -> None:
         """What the family takes for keys that are absent; null stays null."""

@@ -11,6 +11,7 @@ from ..errors import ConfigError
 
 T = TypeVar("T", int, float, bool, str)
 LARGEST = 2**31 - 1  # of any size
+EMPTY = (None, False, "", [], {})
 LARGEST_FLOAT = 2**1000
 
 _brief = reprlib.Repr()
@@ -36,6 +37,9 @@ class Fields:
 
     def raw(self, *keys: str) -> Any:
         """The first value that is there and not null, of any type, or None."""
+        return self._first(*keys)
+
+    def _first(self, *keys: str) -> Any:
         self.seen.update(keys)
         return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
 
@@ -45,7 +49,7 @@ class Fields:
         return next((key for key in keys if self.values.get(key) is not None), keys[0])
 
     def get(self, key: str | tuple[str, ...], kind: type[T], default: T | None = None) -> T:
-        named, value = self.named(key), self.raw(*((key,) if isinstance(key, str) else key))
+        named, value = self.named(key), self._first(*((key,) if isinstance(key, str) else key))
         if value is None:
             if default is None:
                 raise ConfigError(f"{self.where}: key {named!r} is missing; it must be given as {kind.__name__}")
@@ -85,7 +89,7 @@ class Fields:
     def optional(self, key: str | tuple[str, ...], kind: type[T]) -> T | None:
         """None where it is absent or null."""
         keys = (key,) if isinstance(key, str) else key
-        return None if self.raw(*keys) is None else self.get(keys, kind)
+        return None if self._first(*keys) is None else self.get(keys, kind)
 
     def require(self, key: str, *allowed: object) -> None:
         """Raises ConfigError where the key is there with a value that no family computes."""
@@ -96,4 +100,4 @@ class Fields:
 
     def unread(self) -> list[str]:
         """Keys that hold something and that nobody has asked for."""
-        return [key for key, value in self.values.items() if key not in self.seen and value not in (None, False, "", [], {})]
+        return [key for key, value in self.values.items() if key not in self.seen and value not in EMPTY]

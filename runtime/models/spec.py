@@ -334,6 +334,7 @@ class Model:
     embed_scale: of the embeddings, rounded to the model's type; embed_norm: of them; embed_size: their width, where
     projections lead to `hidden_size` and back.  logit_scale, logit_softcap: of the logits.
     dtype: what the checkpoint was saved as, if it says so.  notes: what of the checkpoint is left aside, for people.
+    stray: keys of its config.json that are left aside because transformers' class does not have them.
     """
 
     architecture: str
@@ -357,6 +358,7 @@ class Model:
     logit_softcap: float | None = None
     dtype: str | None = None
     notes: tuple[str, ...] = ()
+    stray: tuple[str, ...] = ()
 
     @property
     def head_tokens(self) -> range:

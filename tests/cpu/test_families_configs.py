@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,9 +93,17 @@ def test_no_key_is_passed_over(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", MODERN)
-def test_a_key_that_nobody_knows_is_named(architecture: str) -> None:
+def test_a_key_that_transformers_does_not_know_is_a_note(architecture: str) -> None:
+    plain = read_model(configuration(architecture))
+    found = read_model(configuration(architecture) | {"new_trick": 0.5, "empty_trick": None})
+    assert found.stray == ("new_trick",) and "'new_trick' left aside" in found.notes[-1]
+    assert replace(found, stray=(), notes=plain.notes) == plain
+
+
+@pytest.mark.parametrize("architecture", MODERN)
+def test_a_key_that_nobody_knows_is_named_where_transformers_has_no_such_type(architecture: str) -> None:
     with pytest.raises(ConfigError, match=f"key 'new_trick' \\(0.5\\) is not understood by {architecture}"):
-        read_model(configuration(architecture) | {"new_trick": 0.5})
+        read_model(configuration(architecture) | {"new_trick": 0.5, "model_type": "of_nobody"})
 
 
 def old(values: dict[str, Any], *gone: str, **keys: Any) -> dict[str, Any]:

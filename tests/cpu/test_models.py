@@ -141,7 +141,7 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ...}, "'architectures' must list"),
     ({"hidden_act": "mish"}, "hidden_act='mish' is not supported; supported: gelu"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "fctor": 1}, "rope_parameters": ...}, "'fctor' .1. is not understood for rope_type='linear'"),
-    ({"attention_multiplier": 0.3}, "key 'attention_multiplier' .0.3. is not understood by LlamaForCausalLM"),
+    ({"attention_multiplier": 0.3, "model_type": "of_nobody"}, "key 'attention_multiplier' .0.3. is not understood by LlamaForCausalLM"),
     ({"num_hidden_layers": 10**9}, "'num_hidden_layers' must be at most 2,000, not 1000000000"),
     ({"vocab_size": 10**30}, "'vocab_size' must be at most"),
     (

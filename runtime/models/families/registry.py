@@ -11,9 +11,11 @@ from ...errors import ConfigError
 from ..config import Config
 from ..fields import shown
 from ..spec import Model
+from ..stray_keys import stray_keys
 
 Reader = Callable[[Config], Model]
 
+MOST_TOLD = 8
 OUTER = ("tie_word_embeddings", "quantization_config")  # keys of a wrapper that count before those of its text model
 TIED = {"Mistral3ForConditionalGeneration", "InternVLForConditionalGeneration"}  # if nothing says otherwise
 TOWER_KEYS = ("vision_config", "audio_config")
@@ -52,19 +54,31 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     """The model that a decoded config.json describes. context: the longest sequence that is wanted.
 
     Of a wrapper around a text model (`text_config`) it is the text model; `Model.notes` says so. Raises ConfigError
-    naming `where`, the key and its value; also for a key that may change results and is not understood.
+    naming `where`, the key and its value; also for a key that may change results and is not understood. Keys that transformers' own
+    class of the `model_type` does not have are left out, as it does: `Model.stray` has them, and a note says so.
     """
     name, text = architecture_of(values, where), _text_of(values, where)
     config = Config(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
+    config.leave_out(stray_keys(config.values, config.judged(), name if text is None else None))
     if text is not None:
         config.notes.append(f"{name}: its text model only; towers and projectors of pictures or sound are left aside")
     _reject(config)
     model = FAMILIES[name].read(config)
     config.finish()
+    if stray := config.stray():
+        model = replace(model, stray=stray, notes=(*model.notes, _said_of(stray, config)))
     if text is None:
         return model
     names = replace(model.names, prefixes=WRAPPED + model.names.prefixes, ignored=TOWERS + model.names.ignored)
     return replace(model, names=names)
+
+
+def _said_of(stray: tuple[str, ...], config: Config) -> str:
+    more = f" and {len(stray) - MOST_TOLD} more" if len(stray) > MOST_TOLD else ""
+    return (
+        f"{config.where}: {', '.join(map(shown, stray[:MOST_TOLD]))}{more} left aside: transformers' own class of "
+        f"model_type={shown(config.values['model_type'])} does not have such keys, so they change nothing there"
+    )
 
 
 def _text_of(values: Mapping[str, Any], where: str) -> dict[str, Any] | None:
