@@ -180,7 +180,7 @@ def test_mistrals_calls_follow_the_mark_that_ends_the_text(engine: Engine) -> No
     writer = writer_of(engine, {"tool_format": "mistral"}, tools=[ORDER])
     entries = writer.take(ended("I will.", 3, "[TOOL_CALLS]"))
     move = asyncio.run(writer.go_on())
-    assert move is not None and move.grammar is not None and move.params.close_at_limit
+    assert move is not None and move.grammar is not None and not move.params.close_at_limit
     entries += writer.take(ended('[{"name": "order", "arguments": {"dish": "cake", "count": 2}}]', 20))
     assert message_of(entries)[0] == "I will." and writer.finish == "tool_calls"
     silent = writer_of(engine, {"tool_format": "mistral"}, tools=[ORDER])
