@@ -12,8 +12,10 @@ from datetime import date
 from enum import Enum
 from typing import Annotated, Any, Literal, TypedDict
 
+import httpx
 import pytest
 from pydantic import BaseModel, Field
+from server_rig import serving
 
 import sgl
 from sgl.lang.errors import ProgramError
@@ -141,3 +143,64 @@ def test_a_text_of_more_than_the_default(engine: sgl.Engine) -> None:
 
     state = lines.run(backend=engine, seed=1)
     assert len(state.get("a")) == 20 and state.get_meta_info("a")["completion_tokens"] > 128
+
+
+# --- over the server --------------------------------------------------------------------------------------
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "order",
+        "parameters": {
+            "type": "object",
+            "properties": {"dish": {"enum": ["soup of the day", "cake"]}, "count": {"type": "integer", "minimum": 1000, "maximum": 9999}},
+            "required": ["dish", "count"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def url(engine: sgl.Engine) -> Iterator[str]:
+    with serving(engine, served_name="nano", tool_format="hermes") as address:
+        yield address
+
+
+def called(url: str, stream: bool = False, **options: Any) -> tuple[str, str]:
+    """Why the answer ended, and the arguments of its only call."""
+    body = {"model": "nano", "messages": [{"role": "user", "content": "Soup."}], "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+    answer = httpx.post(f"{url}/v1/chat/completions", json={**body, "temperature": 0.7, "seed": 4, "stream": stream, **options}, timeout=60)
+    if not stream:
+        choice = answer.json()["choices"][0]
+        calls = choice["message"].get("tool_calls") or [{"function": {"arguments": ""}}]
+        return choice["finish_reason"], calls[0]["function"]["arguments"]
+    chunks = [json.loads(line[6:])["choices"][0] for line in answer.text.splitlines() if line.startswith("data: {")]
+    pieces = [call["function"].get("arguments") or "" for chunk in chunks for call in chunk["delta"].get("tool_calls") or ()]
+    return chunks[-1]["finish_reason"], "".join(pieces)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_of_a_cut_call_are_as_far_as_they_were_written(url: str, stream: bool) -> None:
+    finish, whole = called(url, stream)
+    assert finish == "tool_calls" and json.loads(whole).keys() == {"dish", "count"}
+    found = [called(url, stream, max_tokens=most) for most in range(1, 61)]
+    assert all((whole == arguments) if finish == "tool_calls" else whole.startswith(arguments) for finish, arguments in found)
+    assert {finish for finish, _ in found} == {"length", "tool_calls"} and any(0 < len(arguments) < len(whole) for _, arguments in found)
+
+
+def test_over_the_server_a_text_is_cut_and_closed_as_in_this_process(engine: sgl.Engine, url: str) -> None:
+    endpoint = sgl.RuntimeEndpoint(url)
+    try:
+        for most in (1, 3, 8, 20, None):
+            here, there = (ask.run(Guest, backend=backend, max_tokens=most, seed=3) for backend in (engine, endpoint))
+            assert (here.error() is None) == (there.error() is None)
+            if here.error() is None:
+                assert here.get("a") == there.get("a")
+            else:
+                assert isinstance(there.error().__cause__, TruncatedError) and f"max_tokens={most} was reached" in str(there.error())
+        with pytest.warns(UserWarning, match="was closed"):
+            closed = ask.run(Guest, backend=endpoint, max_tokens=8, seed=3, close_at_limit=True)
+            assert isinstance(closed.get("a"), Guest) and closed.get_meta_info("a")["closed"] is True
+    finally:
+        endpoint.shutdown()

@@ -212,7 +212,7 @@ def test_a_call_that_broke_off_is_no_reason_to_call(engine: Engine) -> None:
 def test_beside_calls_the_text_keeps_to_its_constraint(engine: Engine, name: str, more: dict[str, Any]) -> None:
     with serving(engine, served_name=MODEL, tool_format=name) as url:
         for seed in range(2):
-            answer = post(url, tools=[ORDER], max_tokens=100, temperature=2.0, seed=seed, **more)
+            answer = post(url, tools=[ORDER], max_tokens=100, temperature=2.0, seed=seed, close_at_limit=True, **more)
             message = answer.json()["choices"][0]["message"]
             for call in message.get("tool_calls", ()):
                 Order.model_validate_json(call["function"]["arguments"])
