@@ -19,6 +19,8 @@ from .sampling.options import SamplingOptions
 class GenRequest:
     """One generation: resolved options (no None where a default exists) and the stops of the template.
 
+    Without `max_new_tokens` (None) the text may go on to the end of its grammar, or of the context. A text that a limit ends
+    has the `finish_reason` {"type": "length", "length": n} in its meta_info; `truncated` says whether more could have followed.
     `name` and `where` tell which variable it makes and on which line of the program. `keep` turns the finished
     text into what stays of it in the stream (None: all of it); the result still has the whole text.
     """

@@ -51,8 +51,8 @@ class SglFunction(Program):
         journal    a file to record the run in and to resume it from
         adapter    the name of an adapter (LoRA) that the engine has loaded and that computes the run; forks inherit it
 
-        The sampling options are defaults for the program's gens: max_tokens (128), n (1), stop, stop_token_ids, stop_regex,
-        temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty, presence_penalty, repetition_penalty,
+        The sampling options are defaults for the program's gens: max_tokens (128; none for gens with a type or a
+        constraint), n (1), stop, stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty, presence_penalty, repetition_penalty,
         logit_bias, seed, ignore_eos, keep_stop, return_logprob, logprob_start_len, top_logprobs_num,
         return_text_in_logprobs, close_at_limit, error_on_truncation, speculation.
 

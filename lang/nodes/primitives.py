@@ -99,9 +99,10 @@ def _gen(
 
     Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
     and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
-    a list, and the state continues with its first item. When a constrained text reaches `max_tokens`,
-    `close_at_limit` ends it in the shortest valid way and `error_on_truncation` raises an error; otherwise
-    meta_info["truncated"] is True. `timeout`: seconds from the moment the gen is appended. `speculation=False`: where the
+    a list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a text
+    with a type or a constraint where its grammar ends, or the context. A typed text that a limit cuts is an error
+    (TruncatedError), and with `error_on_truncation` so is one that has only a constraint; otherwise meta_info["truncated"]
+    is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the gen is appended. `speculation=False`: where the
     engine guesses tokens ahead, it does not for this text, and learns nothing from it; other backends have none to leave out.
 
     Raises UnknownOptionError, BadValueError.

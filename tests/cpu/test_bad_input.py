@@ -163,7 +163,7 @@ def test_a_text_cut_by_the_limit_says_so(engine):
     cut = engine.generate("x", grammar=grammar, max_tokens=12, seed=1)
     assert cut.truncated and cut.finish_reason["type"] == "length"
     closed = engine.generate("x", grammar=grammar, max_tokens=12, seed=1, close_at_limit=True)
-    assert not closed.truncated and len(json.loads(closed.text)["a"]) >= 30
+    assert closed.truncated and closed.closed and not cut.closed and len(json.loads(closed.text)["a"]) >= 30
     with pytest.raises(TruncatedError, match="max_tokens=12"):
         engine.generate("x", grammar=grammar, max_tokens=12, seed=1, error_on_truncation=True)
     assert works(engine)

@@ -180,7 +180,7 @@ def test_mistrals_calls_follow_the_mark_that_ends_the_text(engine: Engine) -> No
     writer = writer_of(engine, {"tool_format": "mistral"}, tools=[ORDER])
     entries = writer.take(ended("I will.", 3, "[TOOL_CALLS]"))
     move = asyncio.run(writer.go_on())
-    assert move is not None and move.grammar is not None and move.params.close_at_limit
+    assert move is not None and move.grammar is not None and not move.params.close_at_limit
     entries += writer.take(ended('[{"name": "order", "arguments": {"dish": "cake", "count": 2}}]', 20))
     assert message_of(entries)[0] == "I will." and writer.finish == "tool_calls"
     silent = writer_of(engine, {"tool_format": "mistral"}, tools=[ORDER])
@@ -212,7 +212,7 @@ def test_a_call_that_broke_off_is_no_reason_to_call(engine: Engine) -> None:
 def test_beside_calls_the_text_keeps_to_its_constraint(engine: Engine, name: str, more: dict[str, Any]) -> None:
     with serving(engine, served_name=MODEL, tool_format=name) as url:
         for seed in range(2):
-            answer = post(url, tools=[ORDER], max_tokens=100, temperature=2.0, seed=seed, **more)
+            answer = post(url, tools=[ORDER], max_tokens=100, temperature=2.0, seed=seed, close_at_limit=True, **more)
             message = answer.json()["choices"][0]["message"]
             for call in message.get("tool_calls", ()):
                 Order.model_validate_json(call["function"]["arguments"])

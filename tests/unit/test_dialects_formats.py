@@ -299,6 +299,32 @@ def test_conversations_are_parsed_to_the_letter(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_is_cut_has_no_arguments_but_those_that_were_written(name):
+    text = FORMATS[name].several
+    for end in range(len(text)):
+        parsed = dialect_named(name).parse(text[:end], ["weather", "now"])[1]
+        assert [(call.name, call.arguments) for call in parsed] == CALLS[: len(parsed)]
+        for place, written in enumerate(arguments_in(told(name, text[:end]))):
+            assert written is None or (CALLS[place][1] == written), text[:end]
+
+
+def arguments_in(events):
+    """Of each call that begins, its arguments; None where they are no whole JSON."""
+    found = {event.index: "" for event in events if isinstance(event, CallBegun)}
+    for event in events:
+        if isinstance(event, Arguments):
+            found[event.index] += event.text
+    return [whole_json(text) for text in found.values()]
+
+
+def whole_json(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_thoughts_before_calls_stand_apart(name):
     marks = MARKS[FORMATS[name].thinking]
     between = "<|start|>assistant" if name == "harmony" else ""

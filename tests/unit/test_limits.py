@@ -9,9 +9,11 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import date
 from enum import Enum
+from itertools import product
 from typing import Any, Literal, TypedDict
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or its import asks the network for prices
@@ -147,20 +149,31 @@ def test_every_way_to_run(kind: str, tmp_path: Any) -> None:
 # --- servers ---------------------------------------------------------------------------------------------
 
 
+REMOTE = {"timeout": 20, "backoff": 0.01}
+SERVERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "native": (NativeServer, lambda server: RuntimeEndpoint(server.url, backoff=0.01)),
+    "openai": (OpenAIServer, lambda server: OpenAI("gpt-4o", base_url=server.base_url, **REMOTE)),
+    "vllm": (lambda: OpenAIServer(compatible=True), lambda server: OpenAI("toy", base_url=server.base_url, constrained="vllm", **REMOTE)),
+    "anthropic": (AnthropicServer, lambda server: Anthropic("claude-x", base_url=server.url, api_key="k", **REMOTE)),
+    "litellm": (OpenAIServer, lambda server: sgl.LiteLLM("openai/gpt-4o", base_url=server.base_url, api_key="k", **REMOTE)),
+}
+
+
 @pytest.fixture(scope="module")
-def servers() -> Iterator[dict[str, Any]]:
-    with NativeServer() as native, OpenAIServer() as openai, OpenAIServer(compatible=True) as vllm, AnthropicServer() as claude:
-        remote = {"timeout": 20, "backoff": 0.01}
-        made = {
-            "native": (native, RuntimeEndpoint(native.url, backoff=0.01)),
-            "openai": (openai, OpenAI("gpt-4o", base_url=openai.base_url, **remote)),
-            "vllm": (vllm, OpenAI("toy", base_url=vllm.base_url, constrained="vllm", **remote)),
-            "anthropic": (claude, Anthropic("claude-x", base_url=claude.url, api_key="k", **remote)),
-            "litellm": (openai, sgl.LiteLLM("openai/gpt-4o", base_url=openai.base_url, api_key="k", **remote)),
-        }
-        yield made
-        for _, backend in made.values():
-            backend.shutdown()
+def reach() -> Iterator[Callable[[str], tuple[Any, Any]]]:
+    """A server that nobody has asked yet, and the backend that asks it."""
+    with ExitStack() as running:
+        made: dict[str, tuple[Any, Any]] = {}
+
+        def reach(name: str) -> tuple[Any, Any]:
+            if name not in made:
+                server = running.enter_context(SERVERS[name][0]())
+                made[name] = server, SERVERS[name][1](server)
+                running.callback(made[name][1].shutdown)
+            made[name][0].reset()
+            return made[name]
+
+        yield reach
 
 
 def answer_to(text: str) -> Callable[[str, Any], str]:
@@ -175,12 +188,10 @@ def answer_to(text: str) -> Callable[[str, Any], str]:
     return answer
 
 
-@pytest.mark.parametrize("name", ["native", "openai", "vllm", "anthropic", "litellm"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_length_of_servers(servers: dict[str, Any], name: str, kind: str) -> None:
-    server, backend = servers[name]
+@pytest.mark.parametrize(("name", "kind"), [*product(["native", "openai", "vllm", "anthropic"], KINDS), ("litellm", "int"), ("litellm", "dataclass")])
+def test_every_length_of_servers(reach: Callable[[str], tuple[Any, Any]], name: str, kind: str) -> None:
+    server, backend = reach(name)
     type_, text, expected = KINDS[kind]
-    server.reset()
     server.script = answer_to(text)
     assert ask.run(type_, backend=backend).get("a") == expected  # nobody gave a limit, and none was in the way
     sent = server.requests[-1]
@@ -199,21 +210,19 @@ def cut_by_server(backend: Any, kind: Any, most: int, stream: bool) -> Any:
     return state.get("a") if state.error() is None else state.error().__cause__
 
 
-def test_what_a_server_that_cannot_close_says(servers: dict[str, Any]) -> None:
-    for name in ("native", "openai", "anthropic", "litellm"):
+def test_what_a_server_that_cannot_close_says(reach: Callable[[str], tuple[Any, Any]]) -> None:
+    for name in ("native", "openai", "anthropic"):
         for run, gen in (({"close_at_limit": True}, {}), ({}, {"close_at_limit": True})):
             with pytest.raises(ProgramError, match=r"close_at_limit|cannot close"):
-                ask.run(Order, backend=servers[name][1], **run, **gen).get("a")
+                ask.run(Order, backend=reach(name)[1], **run, **gen).get("a")
 
 
-def test_a_limit_of_the_server_is_named(servers: dict[str, Any]) -> None:
-    server, backend = servers["anthropic"]
-    server.reset()
+def test_a_limit_of_the_server_is_named(reach: Callable[[str], tuple[Any, Any]]) -> None:
+    server, backend = reach("anthropic")
     server.script = lambda prompt, body: "one " * 9000
     state = ask.run(str, backend=backend)
     assert "max_tokens=8192 was reached" in str(state.error())
-    native, endpoint = servers["native"]
-    native.reset()
+    native, endpoint = reach("native")
     native.script = lambda prompt, body: "one " * 3000
     assert "the context was full or the server's own limit was reached, after 4096 tokens," in str(ask.run(str, backend=endpoint).error())
 
@@ -222,6 +231,12 @@ def test_a_limit_of_the_server_is_named(servers: dict[str, Any]) -> None:
 
 
 ORDER = KINDS["dataclass"][1]
+SCHEMA = {
+    "type": "object",
+    "properties": {"customer": {"type": "string"}, "total": {"type": "number"}, "paid": {"type": "boolean"}},
+    "required": ["customer", "total", "paid"],
+    "additionalProperties": False,
+}
 
 
 @sgl.function
@@ -231,20 +246,7 @@ def order(s, **options):
 
 @sgl.function
 def schema(s, **options):
-    s += "Order: " + sgl.gen("a", json_schema=Schema.text, **options)
-
-
-@dataclass
-class Schema:
-    text: str = field(default="")
-
-
-Schema.text = json.dumps({
-    "type": "object",
-    "properties": {"customer": {"type": "string"}, "total": {"type": "number"}, "paid": {"type": "boolean"}},
-    "required": ["customer", "total", "paid"],
-    "additionalProperties": False,
-})  # fmt: skip
+    s += "Order: " + sgl.gen("a", json_schema=SCHEMA, **options)
 
 
 @pytest.mark.parametrize("place", ["gen", "run", "run_batch", "compile"])

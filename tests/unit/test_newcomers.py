@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from sgl.runtime.cache import common_prefix
+from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.scheduling.estimate import LengthEstimate
 from sgl.runtime.scheduling.newcomers import WORTH_WAITING, Newcomers
-from sgl.runtime.sequences.ops import Prefill
+from sgl.runtime.sequences.ops import Generate, Prefill
 from sgl.runtime.sequences.sequence import SequenceState
 from sgl.runtime.sequences.terms import Terms
 
@@ -56,3 +58,22 @@ def test_who_is_computed_by_another() -> None:
             assert found == plainly(running, seq, reusable)
             seen[found] += 1
     assert min(seen.values()) > 100
+
+
+def test_a_text_without_a_limit_is_expected_as_long_as_such_texts_are() -> None:
+    """It claims neither the context nor a share of it, and what others used of their max_tokens says nothing of it."""
+    estimate = LengthEstimate()
+
+    def running(most: int | None, limit: int, made: int) -> Any:
+        op = Generate(SamplingParams(max_tokens=most))
+        op.decoding = SimpleNamespace(limit=limit, output=range(made))  # type: ignore[assignment]
+        return SimpleNamespace(ops=[op])
+
+    assert estimate.remaining(running(None, 100_000, 0)) == 128 and estimate.remaining(running(1000, 1000, 0)) == 500
+    assert estimate.remaining(running(None, 100_000, 500)) == 1 and estimate.remaining(running(None, 20, 0)) == 20
+    for _ in range(200):
+        estimate.finished(600, 100_000, bounded=False)
+    assert 590 < estimate.remaining(running(None, 100_000, 0)) <= 600 and estimate.share == 0.5
+    for _ in range(100):
+        estimate.too_low()
+    assert estimate.remaining(running(None, 1 << 20, 0)) == 1 << 17

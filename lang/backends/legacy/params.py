@@ -10,7 +10,8 @@ from ...sampling.options import NAMES, SamplingOptions
 
 
 class LegacyParams(SamplingOptions):
-    """The options of one gen. Lists are lists, `stop` includes the stops of the chat template, `n` is 1."""
+    """The options of one gen. Lists are lists, `stop` includes the stops of the chat template, `n` is 1; `max_new_tokens`
+    may be None: then nothing but the model's context bounds the text."""
 
     __slots__ = ()
 
