@@ -95,7 +95,7 @@ class ScalarSchema(GenerateJsonSchema):
         return math.nextafter(number, math.inf if key in ("ge", "gt") else -math.inf) if outward else number
 
     def complex_schema(self, schema: Any) -> Schema:
-        raise PydanticInvalidForJsonSchema("JSON has no complex numbers")
+        raise PydanticInvalidForJsonSchema("JSON has no complex numbers; give a list of two floats")
 
     # --- texts -------------------------------------------------------------------------------------------
 

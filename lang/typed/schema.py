@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
@@ -167,7 +167,7 @@ class ReadableSchema(ScalarSchema):
         """Its values; those that JSON writes otherwise than Python has them could not be read again."""
         for member in schema["members"]:
             if not isinstance(member.value, str | int | float | None) or member.value in (float("inf"), -float("inf")):
-                raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number")
+                raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number; give it such a value")
         return super().enum_schema(schema)
 
     # --- others ------------------------------------------------------------------------------------------
@@ -182,6 +182,8 @@ class ReadableSchema(ScalarSchema):
         first, *steps = schema["steps"]
         made = self.generate_inner(first)
         for step in steps:
+            if step["type"] == "is-instance":
+                self.is_instance_schema(step)
             inner = step.get("schema", {})
             if made.get("type") != "string" or inner.get("type") != "str":
                 self.refuse(f"a step of kind {step['type']} after the first one has no counterpart; check the value after reading")
@@ -189,6 +191,9 @@ class ReadableSchema(ScalarSchema):
             patterns = [one["pattern"] for one in (said, *said.get("allOf", ())) if "pattern" in one]
             made = with_patterns(made, *patterns)
         return made
+
+    def callable_schema(self, schema: Any) -> Schema:
+        raise PydanticInvalidForJsonSchema("JSON has no functions; give a Literal of their names")
 
     def is_subclass_schema(self, schema: Any) -> Schema:
         self.refuse("JSON has no classes; give a Literal of their names")
@@ -260,7 +265,9 @@ def _refused(kind: Any, error: Unwritable) -> BadValueError:
 
 
 def _no_type(kind: Any, error: Exception) -> BadValueError:
-    reason = str(error).partition("\n\n")[0]
+    reason = str(error).partition("\n\n")[0].partition(". Set `arbitrary_types_allowed")[0]
+    if isinstance(error, PydanticSchemaGenerationError):
+        reason += "; give a class that pydantic, attrs or msgspec reads, or a type of docs/types.md"
     return BadValueError(f"{type_name(kind)} cannot be written as JSON: {reason}")
 
 

@@ -209,7 +209,7 @@ class Point(NamedTuple):
     price: Decimal = Decimal(1)
 
 
-Plain = namedtuple("Plain", "left right")  # noqa: PYI024
+Plain = namedtuple("Plain", "left right")
 UserId = typing_extensions.NewType("UserId", int)
 Alias = TypeAliasType("Alias", list[int])
 Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")

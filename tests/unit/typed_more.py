@@ -6,7 +6,7 @@ import datetime
 import enum
 import uuid
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 import msgspec
@@ -32,7 +32,7 @@ class Room:
 class Bounded:
     count: int = field(validator=[validators.ge(3), validators.lt(9)])
     size: str = field(validator=validators.in_(["s", "m"]), default="s")
-    code: Optional[str] = field(default=None, validator=validators.optional(validators.matches_re("[a-c]+")))
+    code: str | None = field(default=None, validator=validators.optional(validators.matches_re("[a-c]+")))
     few: list[int] = field(factory=list, validator=validators.max_len(2))
     made: int = field(init=False, default=3)
 
@@ -40,7 +40,7 @@ class Bounded:
 @attrs.define
 class Tree:
     under: list[Tree] = field(factory=list)
-    id: Optional[uuid.UUID] = None
+    id: uuid.UUID | None = None
     price: Decimal = Decimal(1)
 
 
@@ -70,7 +70,7 @@ class Each:
 
 class Cat(Struct, tag="cat", rename="camel"):
     many_lives: int
-    name: Optional[str] = None
+    name: str | None = None
 
 
 class Dog(Struct, tag="dog", forbid_unknown_fields=True):
