@@ -92,7 +92,7 @@ def page() -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("more.", "").replace("|", "\\|")
+    return re.sub(r"\b(own|more)\.", "", text).replace("|", "\\|")
 
 
 def _reader(kind: Any) -> str:

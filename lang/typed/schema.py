@@ -12,7 +12,7 @@ from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
 from . import networks
-from .checks import bounds_values, checked
+from .checks import bounds_values, checked, reads_otherwise
 from .constraint import type_name
 from .decimals import unmarked
 from .hashing import distinct, followed, hashable
@@ -69,6 +69,9 @@ class ReadableSchema(ScalarSchema):
 
     def bounds_values(self, core: Any) -> bool:
         return bounds_values(core)
+
+    def reads_otherwise(self, core: Any) -> bool:
+        return reads_otherwise(core)
 
     def sort(self, value: Any, parent_key: str | None = None) -> Any:
         """As people write schemas, and models have read them: the type first."""
@@ -168,7 +171,8 @@ class ReadableSchema(ScalarSchema):
         for member in schema["members"]:
             if not isinstance(member.value, str | int | float | None) or member.value in (float("inf"), -float("inf")):
                 raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number; give it such a value")
-        return super().enum_schema(schema)
+        made = super().enum_schema(schema)
+        return {**made, "enum": list(dict.fromkeys(made["enum"]))} if "enum" in made else made  # other names are the same
 
     # --- others ------------------------------------------------------------------------------------------
 

@@ -214,8 +214,7 @@ def test_a_missing_library_is_named(monkeypatch):
 
 
 def test_attrs_makes_its_own_objects():
-    pytest.importorskip("attrs")
-    more = pytest.importorskip("typed_more")
+    more = pytest.importorskip("typed_attrs")
     assert read(more.Room, '{"number": 3, "hidden": 4}') == more.Room(3, hidden=4)
     assert read(more.Parts, '{"parts": "a,b"}').parts == ["a", "b"]
     assert not allowed(more.Bounded, '{"count": 9}') and allowed(more.Bounded, '{"count": 8, "code": "abc"}')
@@ -224,7 +223,7 @@ def test_attrs_makes_its_own_objects():
 
 
 def test_msgspec_reads_its_own_types():
-    more = pytest.importorskip("typed_more")
+    more = pytest.importorskip("typed_structs")
     assert read(more.Cat, '{"type": "cat", "manyLives": 3}') == more.Cat(3)
     assert read(list[more.Cat | more.Dog], '[{"type": "dog", "weight": 1}]') == [more.Dog(1.0)]
     assert not allowed(more.Cat, '{"type": "cat", "manyLives": 3, "other": 1}')

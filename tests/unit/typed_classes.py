@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar
 
 import pydantic
+import pydantic.alias_generators
 import typing_extensions
 from pydantic import (
     UUID4,
@@ -149,6 +150,26 @@ class HexBytes(BaseModel):
 class Page(BaseModel):
     link: HttpUrl
     seen: Optional[datetime.date] = None  # noqa: UP045
+
+
+class Order(BaseModel):
+    id: UUID4
+    links: list[HttpUrl] = Field(default=[], max_length=3)
+    price: Annotated[Decimal, Field(max_digits=8, decimal_places=2, ge=0)]
+    at: pydantic.AwareDatetime
+    network: Optional[ipaddress.IPv4Network] = None  # noqa: UP045
+    tags: set[str] = set()
+    extra: pydantic.Json[dict[str, Decimal]] = Field("{}", validate_default=True)
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+    some_name: int
+
+
+class Doubly(BaseModel):
+    kind: Literal["double"] = "double"
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")] = Cat()
 
 
 class Even(BaseModel):
