@@ -42,7 +42,7 @@ class SchemaOptions:
         ascii: True writes characters beyond ASCII only as escapes.
         formats: "enforced" (all known ones) or "annotation" (none).
         content: "draft" (`contentEncoding` and `contentMediaType` restrict strings where `$schema` is draft 7, and say
-            nothing in later drafts), "enforced" or "annotation". Base64, base64url, base32, base16 and JSON are told.
+            nothing in later drafts unless the schema has "x-content": "enforced" at its root), "enforced" or "annotation". Base64, base64url, base32, base16 and JSON are told.
         resources: other documents that references may lead to, `{uri: schema}`; nothing is ever fetched.
         weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """

@@ -4,8 +4,9 @@
     s += sgl.gen("mood", Literal["happy", "sad"])            # text `happy`
     s += sgl.gen("booking", Booking)                         # JSON text; a dataclass, TypedDict or pydantic model
 
-Numbers, bool, Literals and Enums of plain texts or numbers are written bare; everything else is JSON in the
-schema that pydantic gives the type. `s["x"]` stays the text.
+Numbers, bool, Literals and Enums of plain texts or numbers are written bare; everything else is JSON. Each type has one
+reader, its library's own: msgspec for structs, pydantic for all others, with the constructor of a class of attrs. What a
+reader refuses is not written, or the type is refused by name (docs/types.md). `s["x"]` stays the text.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ def reading_of(kind: Any) -> Reading[Any]: ...
 def reading_of(kind: Any) -> Reading[Any]:
     """How texts become values of a type. The same type gives the same reading.
 
-    `kind`: int, float, bool, str, None, a Literal, Enum, dataclass, TypedDict, NamedTuple, pydantic model, date,
-    datetime, time, timedelta, UUID, Decimal, or list, dict, tuple, Optional, Union and Annotated of them.
+    `kind`: int, float, bool, str, None, a Literal, Enum, dataclass, TypedDict, NamedTuple, pydantic model, attrs class,
+    msgspec Struct, the types of pydantic and of the standard library, or list, dict, tuple, Optional, Union and
+    Annotated of them. docs/types.md lists them.
 
-    What pydantic checks and JSON Schema cannot say (validators, bounds of dates) is checked when a text is read.
+    Validators of the program are run when a text is read.
 
-    Raises BadValueError, naming the type, for what is not a type or has no JSON form.
+    Raises BadValueError, naming the type and the field, for what is not a type, has no JSON form, or reads texts that
+    no grammar can tell from those that it refuses.
     """
     try:
         hash(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Iterator
 from types import UnionType
@@ -73,11 +74,13 @@ def _maker(cls: Any) -> Any:
 
 
 def _taken(owner: type, attribute: Any, hint: Any) -> Any:
-    """What the converter of a field takes."""
-    if attribute.converter is hint:
+    """What the converter of a field takes: the field's own type, where it is the converter, or what its parameter says."""
+    converter = getattr(attribute.converter, "converter", attribute.converter)
+    if converter is hint:
         return hint
-    taken = getattr(vars(owner).get("__init__"), "__annotations__", {}).get(attribute.alias)
-    if taken is None or isinstance(taken, str):
+    parameters = inspect.signature(converter).parameters if inspect.isroutine(converter) else {}
+    taken = typing.get_type_hints(converter, include_extras=True).get(next(iter(parameters), "")) if parameters else None
+    if taken is None:
         raise Unwritable("its converter does not say what it takes; annotate the parameter of the converter", (attribute.name,))
     return taken
 

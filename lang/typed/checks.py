@@ -127,6 +127,11 @@ def bounds_values(core: Core) -> bool:
     return core["type"] == "function-after" and _library_name(core["function"]["function"]) in _BOUNDS
 
 
+def reads_otherwise(core: Core) -> bool:
+    """Whether a function of pydantic reads other texts than the type in it."""
+    return _library_name(core["function"]["function"]) in _CHECKS
+
+
 def _predicate(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
     """A predicate of the program is taken as it is; of methods of str those with a pattern."""
     found = inspect.getclosurevars(core["function"]["function"]).nonlocals.get("annotation")

@@ -148,10 +148,13 @@ def _schema_of(kind: Any) -> Schema:
         return kind
     from pydantic.json_schema import GenerateJsonSchema
 
+    from .msgspec_text import is_of_msgspec, plain_schema_of
     from .schema import adapter_of, schema_of
 
     if not isinstance(kind, type) and not hasattr(kind, "__origin__"):
         raise BadValueError(f"fields({kind!r:.60}): give a class with fields, such as a dataclass or pydantic model")
+    if is_of_msgspec(kind):
+        return plain_schema_of(kind)
     return schema_of(adapter_of(kind), kind, GenerateJsonSchema)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 Core = Mapping[str, Any]
 
 MADE = "made_class"  # in the metadata of a core schema: the class that makes an object of a dict
-_UNHASHABLE = ("list", "dict", "set", "deque", "generator", "ordered-dict", "counter", "typed-dict")
+_UNHASHABLE = ("any", "list", "dict", "set", "deque", "generator", "ordered-dict", "counter", "typed-dict")
 _DISTINCT = ("int", "str", "bool", "date", "uuid", "enum", "literal")
 _WRAPPERS = ("function-before", "function-after", "function-wrap", "nullable", "default", "custom-error")
 

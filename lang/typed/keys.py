@@ -39,9 +39,11 @@ def _names(core: Core, generator: ReadableSchema) -> list[Schema | None]:
     core = followed(core, generator.cores)
     kind = core["type"]
     if kind in ("function-before", "function-after", "function-wrap"):
-        generator.generate_inner(core)  # refuses what no grammar says; what it says of numbers is not said of names
+        made = generator.resolved(generator.generate_inner(core))  # refuses what no grammar says
         if generator.bounds_values(core):
             generator.refuse("a bound around the type of a key has no counterpart; put it on the type itself")
+        if generator.reads_otherwise(core):
+            return [_name(one) for one in made.get("anyOf", [made]) if one.get("type") == "string"]
     if kind == "union":
         choices = [one[0] if isinstance(one, tuple) else one for one in core["choices"]]
         return [name for choice in choices for name in _names(choice, generator)]
@@ -62,9 +64,13 @@ def _text(core: Core, generator: ReadableSchema) -> Schema | None:
     made = generator.resolved(generator.generate_inner(core))
     if made.get("type") != "string":
         return None
-    return {key: value for key, value in made.items() if key not in ("type", "title", "description", "format", "writeOnly")} | (
-        {"format": made["format"]} if made.get("format") in ("ipv4", "ipv6") else {}
-    )
+    return _name(made)
+
+
+def _name(made: Schema) -> Schema:
+    """The keywords of a text that say something of a name too."""
+    kept = {key: value for key, value in made.items() if key not in ("type", "title", "description", "format", "writeOnly")}
+    return kept | ({"format": made["format"]} if made.get("format") in ("ipv4", "ipv6") else {})
 
 
 def _anything(core: Core, generator: ReadableSchema) -> Schema:

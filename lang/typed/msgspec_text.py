@@ -50,6 +50,16 @@ def _hints(kind: Any) -> list[Any]:
         return []
 
 
+def plain_schema_of(kind: Any) -> dict[str, Any]:
+    """msgspec's own schema, in which formats have names. Raises BadValueError for what msgspec does not know."""
+    import msgspec
+
+    try:
+        return msgspec.json.schema(kind)
+    except (TypeError, NameError) as error:
+        raise BadValueError(f"{type_name(kind)} cannot be written as JSON: {error}") from error
+
+
 class MsgspecReading:
     """JSON in the schema of a type that msgspec reads."""
 

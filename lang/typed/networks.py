@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from re import escape
 
-from .ranges import group
+from .ranges import counts, group
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -46,23 +46,25 @@ def ipv4_network() -> str:
 
 @lru_cache(maxsize=1)
 def ipv6_network() -> str:
-    """The groups that the prefix reaches into, then `::` or nothing; or an address alone."""
-    forms = [IPV6, f"{IPV6}/128", "::/0"]
+    """The groups that the prefix reaches into, or fewer, then `::` or nothing; or an address alone."""
+    forms = [IPV6, f"{IPV6}/128", f"::/{counts(0, 128)}"]
+    forms += [rf"(?:{_GROUP}:){{{groups - 1}}}{_GROUP}::/{counts(16 * groups, 128)}" for groups in range(1, 8)]
+    forms += [rf"(?:{_GROUP}:){{7}}0/112", rf"(?:{_GROUP}:){{7}}{_GROUP}/128"]
     for prefix in range(1, 128):
         whole, bits = divmod(prefix, 16)
-        head = rf"(?:{_GROUP}:){{{whole - (bits == 0)}}}" + (_masked(bits) if bits else _GROUP)
-        groups = whole + (bits > 0)
-        tail = "::" if groups < 7 else ":0" if groups == 7 else ""
-        forms.append(f"{head}{tail}/{prefix}")
+        if bits:
+            tail = {7: "", 6: "(?:::|:0)"}.get(whole, "::")
+            forms.append(rf"(?:{_GROUP}:){{{whole}}}{_masked(bits)}{tail}/{prefix}")
     return group(forms)
 
 
 def _masked(bits: int) -> str:
-    """Four hexadecimal digits of which only the first bits may be set."""
+    """A group of which only the first bits may be set; zeros in front may be left out."""
     whole, rest = divmod(bits, 4)
     digits = [f"{value:x}" for value in range(0, 16, 2 ** (4 - rest))] if rest else []
     last = f"[{''.join(digits)}{''.join(digit.upper() for digit in digits if digit.isalpha())}]" if rest else ""
-    return rf"{_HEX}{{{whole}}}{last}" + "0" * (4 - whole - bool(rest)) if whole else last + "000"
+    head = rf"{_HEX}{{{0 if rest else 1},{whole}}}" if whole else ""
+    return group([head + last + "0" * (4 - whole - bool(rest)), "0"])
 
 
 def ipv4_interface() -> str:

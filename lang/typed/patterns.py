@@ -19,6 +19,9 @@ _TOKEN = re.compile(r"\\(?:[pP]\{[^}]*\}|.)|\[\^?\]?|\]|&&|--|~~|.", re.DOTALL)
 _EVERYTHING = re.compile(r"\[\\([dws])\\([DWS])\]|\[\\([DWS])\\([dws])\]")
 
 TRIMMED = rf"^(?:[^{_ANY_SPACE}](?:[\s\S]*[^{_ANY_SPACE}])?)?$"
+# Of the letters that some dialects take for others where case does not count: with these they do not agree.
+CASELESS = r"^[^\u0130\u0131\u0390\u03b0\u1fd3\u1fe3\ufb05\ufb06]*$"
+_IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
 ASCII = r"^[\x00-\x7f]*$"
 
 
@@ -44,6 +47,11 @@ def of_ecma(pattern: str | re.Pattern[str], rust: bool) -> str:
     return "".join(found)
 
 
+def ignores_case(pattern: str) -> bool:
+    """Whether a flag of a pattern lets capital and small letters stand for each other."""
+    return _IGNORES_CASE.search(pattern) is not None
+
+
 def _tokens(pattern: str) -> list[str]:
     """Escapes, starts and ends of classes, and single characters; a class of everything is one token."""
     tokens, at = [], 0
@@ -61,6 +69,8 @@ def _tokens(pattern: str) -> list[str]:
 
 
 def _outside(token: str) -> str:
+    if token in ("[]", "[^]"):  # for Rust and Python a first `]` is a character, for ECMA the end
+        return token[:-1] + r"\]"
     if token in (r"\D", r"\W", r"\S"):
         return f"[^{_ANY[token[1].lower()]}]"
     if token == r"\s":

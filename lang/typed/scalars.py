@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from . import encodings, moments, networks
 from .decimals import MARK
 from .moments import DAY, SECOND, Span
-from .patterns import ASCII, TRIMMED, of_ecma
+from .patterns import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
 from .unwritable import Unwritable
 
 Schema = dict[str, Any]
@@ -95,7 +95,7 @@ class ScalarSchema(GenerateJsonSchema):
         return math.nextafter(number, math.inf if key in ("ge", "gt") else -math.inf) if outward else number
 
     def complex_schema(self, schema: Any) -> Schema:
-        raise PydanticInvalidForJsonSchema("JSON has no complex numbers")
+        raise PydanticInvalidForJsonSchema("JSON has no complex numbers; give a list of two floats")
 
     # --- texts -------------------------------------------------------------------------------------------
 
@@ -110,6 +110,7 @@ class ScalarSchema(GenerateJsonSchema):
         if (own := schema.get("pattern")) is not None:
             engine = schema.get("regex_engine", self._config.regex_engine)
             made["pattern"] = self._pattern(own, engine != "python-re")
+            patterns += [CASELESS] if ignores_case(made["pattern"]) else []
         return with_patterns(made, *patterns)
 
     def _pattern(self, pattern: Any, rust: bool) -> str:

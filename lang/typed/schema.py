@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic import PydanticUserError, TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
 from . import networks
-from .checks import bounds_values, checked
+from .checks import bounds_values, checked, reads_otherwise
 from .constraint import type_name
 from .decimals import unmarked
 from .hashing import distinct, followed, hashable
@@ -69,6 +69,9 @@ class ReadableSchema(ScalarSchema):
 
     def bounds_values(self, core: Any) -> bool:
         return bounds_values(core)
+
+    def reads_otherwise(self, core: Any) -> bool:
+        return reads_otherwise(core)
 
     def sort(self, value: Any, parent_key: str | None = None) -> Any:
         """As people write schemas, and models have read them: the type first."""
@@ -167,8 +170,9 @@ class ReadableSchema(ScalarSchema):
         """Its values; those that JSON writes otherwise than Python has them could not be read again."""
         for member in schema["members"]:
             if not isinstance(member.value, str | int | float | None) or member.value in (float("inf"), -float("inf")):
-                raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number")
-        return super().enum_schema(schema)
+                raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number; give it such a value")
+        made = super().enum_schema(schema)
+        return {**made, "enum": list(dict.fromkeys(made["enum"]))} if "enum" in made else made  # other names are the same
 
     # --- others ------------------------------------------------------------------------------------------
 
@@ -182,6 +186,8 @@ class ReadableSchema(ScalarSchema):
         first, *steps = schema["steps"]
         made = self.generate_inner(first)
         for step in steps:
+            if step["type"] == "is-instance":
+                self.is_instance_schema(step)
             inner = step.get("schema", {})
             if made.get("type") != "string" or inner.get("type") != "str":
                 self.refuse(f"a step of kind {step['type']} after the first one has no counterpart; check the value after reading")
@@ -189,6 +195,9 @@ class ReadableSchema(ScalarSchema):
             patterns = [one["pattern"] for one in (said, *said.get("allOf", ())) if "pattern" in one]
             made = with_patterns(made, *patterns)
         return made
+
+    def callable_schema(self, schema: Any) -> Schema:
+        raise PydanticInvalidForJsonSchema("JSON has no functions; give a Literal of their names")
 
     def is_subclass_schema(self, schema: Any) -> Schema:
         self.refuse("JSON has no classes; give a Literal of their names")
@@ -260,9 +269,9 @@ def _refused(kind: Any, error: Unwritable) -> BadValueError:
 
 
 def _no_type(kind: Any, error: Exception) -> BadValueError:
-    reason = str(error).partition("\n\n")[0]
+    reason = str(error).partition("\n\n")[0].partition(". Set `arbitrary_types_allowed")[0]
     if isinstance(error, PydanticSchemaGenerationError):
-        reason = f"pydantic does not know its fields ({reason.partition('. Set ')[0]}); make it a dataclass, a TypedDict or a pydantic model"
+        reason = f"pydantic does not know its fields ({reason}); give a class that pydantic, attrs or msgspec reads, or a type of docs/types.md"
     return BadValueError(f"{type_name(kind)} cannot be written as JSON: {reason}")
 
 

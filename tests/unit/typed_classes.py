@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar
 
 import pydantic
+import pydantic.alias_generators
 import typing_extensions
 from pydantic import (
     UUID4,
@@ -151,6 +152,26 @@ class Page(BaseModel):
     seen: Optional[datetime.date] = None  # noqa: UP045
 
 
+class Order(BaseModel):
+    id: UUID4
+    links: list[HttpUrl] = Field(default=[], max_length=3)
+    price: Annotated[Decimal, Field(max_digits=8, decimal_places=2, ge=0)]
+    at: pydantic.AwareDatetime
+    network: Optional[ipaddress.IPv4Network] = None  # noqa: UP045
+    tags: set[str] = set()
+    extra: pydantic.Json[dict[str, Decimal]] = Field("{}", validate_default=True)
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+    some_name: int
+
+
+class Doubly(BaseModel):
+    kind: Literal["double"] = "double"
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")] = Cat()
+
+
 class Even(BaseModel):
     """A validator of the program: what it refuses is refused when the text is read."""
 
@@ -209,7 +230,7 @@ class Point(NamedTuple):
     price: Decimal = Decimal(1)
 
 
-Plain = namedtuple("Plain", "left right")  # noqa: PYI024
+Plain = namedtuple("Plain", "left right")
 UserId = typing_extensions.NewType("UserId", int)
 Alias = TypeAliasType("Alias", list[int])
 Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")

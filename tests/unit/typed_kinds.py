@@ -173,6 +173,10 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("Computed", "a model with a computed field, which is not written"),
         ("Numbers", "a `RootModel`"),
         ("Page", "a model with a URL"),
+        ("Order", "a model of many of these"),
+        ("Camel", "a model with an alias generator"),
+        ("Doubly", "a model that is a choice in a choice"),
+        ("list[Annotated[Cat | Dog, Field(discriminator='kind')] | int]", "a choice among others"),
         ("Alias", "a type alias"),
         ("Json_", "a recursive type alias"),
         ("JsonValue", "any JSON"),
@@ -180,12 +184,12 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("InstanceOf[int]", "as the type in it"),
     ],
     "Classes of attrs": [
-        ("more.Room", "what the converter takes; private fields without the underscore"),
-        ("more.Bounded", "what attrs' own validators allow: `ge`, `gt`, `le`, `lt`, `in_`, `min_len`, `max_len`, `matches_re`, `instance_of`, `optional`"),
-        ("more.Tree", "a class of itself"),
-        ("more.Parts", "what the converter's parameter is annotated with"),
-        ("set[more.Spot]", "a frozen class"),
-        ("list[more.Bounded]", "a list of them"),
+        ("own.Room", "what the converter takes; private fields without the underscore"),
+        ("own.Bounded", "what attrs' own validators allow: `ge`, `gt`, `le`, `lt`, `in_`, `min_len`, `max_len`, `matches_re`, `instance_of`, `optional`"),
+        ("own.Tree", "a class of itself"),
+        ("own.Parts", "what the converter's parameter is annotated with"),
+        ("set[own.Spot]", "a frozen class"),
+        ("list[own.Bounded]", "a list of them"),
     ],
     "Types of msgspec": [
         ("more.Cat", "a `Struct` with a tag, which is written, and renamed fields"),
@@ -216,15 +220,16 @@ REFUSED: dict[str, list[str]] = {
         "Annotated[timedelta, Field(multiple_of=timedelta(hours=1))]",
     ],
     "Refused of attrs and msgspec": [
-        "more.Unsaid", "more.Each", "more.Complex", "more.Bools", "set[more.Cat]", "Annotated[bytes, more.Meta(max_length=3)]",
+        "own.Unsaid", "own.Each", "more.Complex", "more.Bools", "set[more.Cat]", "Annotated[bytes, more.Meta(max_length=3)]",
     ],
 }  # fmt: skip
 
 
 def namespace() -> dict[str, Any]:
-    """The names that the rows use. `more` is there where attrs and msgspec are."""
+    """The names that the rows use. `own` and `more` are there where attrs and msgspec are."""
     import collections
     import datetime as dt
+    import importlib
     import ipaddress
     import re
     import typing
@@ -250,22 +255,21 @@ def namespace() -> dict[str, Any]:
     names |= {"UserId": typed_classes.UserId, "Alias": typed_classes.Alias, "at": at, "uuid": uuid, "re": re}
     names |= {"ipaddress": ipaddress, "collections": collections, "Decimal": Decimal, "Fraction": Fraction, "Path": Path}
     names |= {"ZoneInfo": ZoneInfo}
-    try:
-        import typed_more
-
-        names["more"] = typed_more
-    except ImportError:
-        pass
+    for name, module in (("own", "typed_attrs"), ("more", "typed_structs")):
+        try:
+            names[name] = importlib.import_module(module)
+        except ImportError:  # attrs or msgspec
+            pass
     return names
 
 
 def kind_of(code: str) -> Any:
     """The type that a row says."""
-    return eval(code, namespace())  # noqa: S307
+    return eval(code, namespace())
 
 
 def needs(code: str) -> str | None:
     """The library, of those that a machine may lack, that a row's type is of."""
-    if "more." in code:
-        return "msgspec"
+    if "own." in code or "more." in code:
+        return "attrs" if "own." in code else "msgspec"
     return "email_validator" if "Email" in code else None

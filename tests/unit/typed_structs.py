@@ -1,4 +1,4 @@
-"""Classes of attrs and msgspec, which not every machine has."""
+"""Structs of msgspec, which not every machine has."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import datetime
 import enum
 import uuid
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
-import attrs
-import msgspec
-from attrs import field, validators
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 T = TypeVar("T")
@@ -21,56 +18,9 @@ class Floor(enum.IntEnum):
     FIRST = 1
 
 
-@attrs.define
-class Room:
-    number: int = field(converter=int)
-    name: str = field(validator=validators.instance_of(str), default="")
-    _hidden: int = 3
-
-
-@attrs.define
-class Bounded:
-    count: int = field(validator=[validators.ge(3), validators.lt(9)])
-    size: str = field(validator=validators.in_(["s", "m"]), default="s")
-    code: Optional[str] = field(default=None, validator=validators.optional(validators.matches_re("[a-c]+")))
-    few: list[int] = field(factory=list, validator=validators.max_len(2))
-    made: int = field(init=False, default=3)
-
-
-@attrs.define
-class Tree:
-    under: list[Tree] = field(factory=list)
-    id: Optional[uuid.UUID] = None
-    price: Decimal = Decimal(1)
-
-
-@attrs.frozen
-class Spot:
-    x: int
-
-
-def split(text: str) -> list[str]:
-    return text.split(",")
-
-
-@attrs.define
-class Parts:
-    parts: list[str] = field(converter=split)
-
-
-@attrs.define
-class Unsaid:
-    parts: list[str] = field(converter=lambda text: text.split(","))
-
-
-@attrs.define
-class Each:
-    parts: list[int] = field(validator=validators.deep_iterable(validators.instance_of(int)))
-
-
 class Cat(Struct, tag="cat", rename="camel"):
     many_lives: int
-    name: Optional[str] = None
+    name: str | None = None
 
 
 class Dog(Struct, tag="dog", forbid_unknown_fields=True):
@@ -147,5 +97,3 @@ class Pair(NamedTuple):
 class Complex(Struct):
     number: complex
 
-
-__all__ = [name for name in dir() if name[0] != "_"] + ["msgspec"]
