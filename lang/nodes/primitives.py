@@ -81,31 +81,7 @@ def _gen(
     min_new_tokens: int | None = None,
     **unknown: Any,
 ) -> Any:
-    """Let the model write. The text is appended to the state and bound to `name`.
-
-    Give at most one constraint:
-
-    type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
-                 as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
-    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a `select`, which uses only `temperature` and `choices_method`
-    regex        a regular expression
-    json_schema  JSON text, a dict or a pydantic class; the value stays text
-    ebnf         a grammar
-    structural_tag  free text with constrained parts, as JSON
-
-    Declare a field that the input may not mention as `x: str | None = None`; otherwise the model has to invent it.
-    `sgl.fields(type)` describes the fields to the model. `dtype` is an older name of `type` for int, float, bool and
-    str; its value stays text.
-
-    Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
-    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
-    a list, and the state continues with its first item. When a constrained text reaches `max_tokens`,
-    `close_at_limit` ends it in the shortest valid way and `error_on_truncation` raises an error; otherwise
-    meta_info["truncated"] is True. `timeout`: seconds from the moment the gen is appended. `speculation=False`: where the
-    engine guesses tokens ahead, it does not for this text, and learns nothing from it; other backends have none to leave out.
-
-    Raises UnknownOptionError, BadValueError.
-    """
+    """The signature of `gen`; its docstring stands there."""
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     _checked_name(name)
     _refuse_adapter(name, unknown)
@@ -148,7 +124,31 @@ def gen(
     name: str | None, type: Any, /, max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglGen[Any]: ...
 def gen(*positional: Any, **options: Any) -> Any:
-    """`_gen` has the signature and the docstring; here the type may be the second argument."""
+    """Let the model write. The text is appended to the state and bound to `name`.
+
+    Give at most one constraint:
+
+    type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
+                 as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
+    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a `select`, which uses only `temperature` and `choices_method`
+    regex        a regular expression
+    json_schema  JSON text, a dict or a pydantic class; the value stays text
+    ebnf         a grammar
+    structural_tag  free text with constrained parts, as JSON
+
+    Declare a field that the input may not mention as `x: str | None = None`; otherwise the model has to invent it.
+    `sgl.fields(type)` describes the fields to the model. `dtype` is an older name of `type` for int, float, bool and
+    str; its value stays text.
+
+    Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
+    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
+    a list, and the state continues with its first item. When a constrained text reaches `max_tokens`,
+    `close_at_limit` ends it in the shortest valid way and `error_on_truncation` raises an error; otherwise
+    meta_info["truncated"] is True. `timeout`: seconds from the moment the gen is appended. `speculation=False`: where the
+    engine guesses tokens ahead, it does not for this text, and learns nothing from it; other backends have none to leave out.
+
+    Raises UnknownOptionError, BadValueError.
+    """
     if len(positional) > 1 and isinstance(positional[1], str):
         raise BadValueError(f"gen({positional[0]!r}): {_text_as_type(positional[1])}")
     if len(positional) > 1 and not _is_number(positional[1]):
@@ -158,7 +158,7 @@ def gen(*positional: Any, **options: Any) -> Any:
 
 
 _gen.__name__ = _gen.__qualname__ = "gen"  # for messages of Python about its arguments
-functools.update_wrapper(gen, _gen, assigned=("__doc__",))
+functools.update_wrapper(gen, _gen, assigned=())  # help() shows its signature
 
 
 def gen_int(
