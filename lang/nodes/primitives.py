@@ -335,6 +335,8 @@ def _text_as_type(text: str) -> str:
         meant = f"write {text.strip()} without quotes"
     elif text in DTYPE_REGEXES:
         meant = f"write {text} without quotes"
+    elif text.isidentifier():
+        meant = f"for a type write {text} without quotes, {meant}"
     return f"the second argument is a type or max_tokens (a whole number), not the text {text!r}; {meant}"
 
 
@@ -359,6 +361,8 @@ def _is_number(value: Any) -> bool:
 def _reading(name: str | None, type: Any) -> Any:
     if isinstance(type, list | tuple) and all(isinstance(one, str) for one in type):
         raise BadValueError(f"gen({name!r}): {shown(type)} is a list, not a type; to choose one of them write choices={shown(type)}, or Literal[...] for a type")
+    if isinstance(type, SglExpr):
+        raise BadValueError(f"gen({name!r}): {type!r} is an expression, not a type; join expressions with +")
     try:
         return reading_of(type)
     except BadValueError as error:
