@@ -91,8 +91,8 @@ LINES = {
     's.fork(2)\n    fork = s.fork(1)[0]\n    fork += sgl.gen("tip")\n    s["tip"]': "is a variable of the forks; join first",
 }
 CALLS = {  # outside of a program
-    "helper.run()": "helper(s, question): missing 1 required positional argument: 'question'",
-    'helper.run("a", "b")': "takes 2 positional arguments but 3 were given",
+    "helper.run()": "helper(s, question): missing a required argument: 'question'",
+    'helper.run("a", "b")': "helper(s, question): too many positional arguments",
     'helper.run(qestion="x")': "did you mean 'question'?",
     'helper.run("x", temprature=0)': "did you mean 'temperature'?",
     'helper.run_batch(["a"])': "give ('a',) or {'question': 'a'}",
@@ -112,9 +112,6 @@ CALLS = {  # outside of a program
     'sgl.function(lambda q: "x")': "must be `s`",
     'print(sgl.gen("a"))': "it has no text before the program runs",
     'sgl.RuntimeEndpoint("http://localhost:9")': "no server answers at http://localhost:9",
-    'sgl.Engine("./nowhere")': "no directory './nowhere'",
-    "sgl.Engine(tp_size=2)": "give tensor_parallel=",
-    'sgl.Engine(quantization="awq")': "give weights=",
 }
 
 
@@ -132,8 +129,6 @@ MISTAKES = (
 @pytest.mark.parametrize(("source", "message"), MISTAKES, ids=[*BODIES, *LINES, *CALLS])
 @pytest.mark.filterwarnings("ignore")
 def test_a_mistake_is_answered(source, message, capsys):
-    if "Engine" in source:
-        pytest.importorskip("torch")
     names = {"BACKEND": sgl.Scripted(lambda prompt, request: "x", chat_template="chatml"), "__name__": "__main__"}
     sys.modules["__main__"].__dict__.setdefault("__file__", "main.py")
     try:
