@@ -20,7 +20,6 @@ import sgl
 MOODS = (("positive", "negative"), ("good", "bad"), ("happy", "unhappy"))
 Topic = Literal["travel", "food", "technology", "music", "sports"]
 TOPICS = get_args(Topic)
-LABEL = "Choose the label that fits the text."  # the bundled model was trained on these words, with a line for each label
 REVIEWS = {
     "The hotel in Porto was lovely and quiet, we slept like stones.": ("positive", "travel"),
     "Worst pizza ever: cold, dry and far too salty.": ("negative", "food"),
@@ -49,10 +48,10 @@ class Verdict:
 
 
 @sgl.function
-def judge(s, review):
+def judge(s: sgl.ProgramState, review: str):
     forks = s.fork(len(MOODS) + 1)
     for branch, labels in zip(forks, (*MOODS, TOPICS), strict=True):
-        branch += sgl.system("\n- ".join([LABEL, *labels]))
+        branch += sgl.system(sgl.labels(labels))
         branch += sgl.user(review) + sgl.assistant(sgl.select("choice", labels))
     good = [branch.probs("choice")[labels[0]] for branch, labels in zip(forks, MOODS, strict=False)]
     mean = sum(good) / len(good)

@@ -257,7 +257,7 @@ class UnknownVariableError(LanguageError, KeyError):
         if self.forked:
             return f"no variable {wanted!r} here: {wanted!r} is a variable of the forks; join first (forks.join()), or read it there"
         if not isinstance(wanted, str | None):
-            return f"{wanted!r} is not a variable name; for all values use {{name: state[name] for name in state.variables()}}"
+            return f"{wanted!r} is not a variable name; for all values use {{name: state[name] for name in state.variables()}}, for a stream state.text_iter()"
         names = [name for name in self.known if name is not None]
         return f"no variable {wanted!r}; " + (nearest(str(wanted), names) if names else "there are none")
 

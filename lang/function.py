@@ -61,7 +61,7 @@ class SglFunction(Program):
         if tracer := current_tracer():
             return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
-        return run_program(self, Call(args, arguments), RunSettings.of(options))
+        return run_program(self, self.check(Call(args, arguments)), RunSettings.of(options))
 
     @overload
     def run_batch(
@@ -122,7 +122,7 @@ class SglFunction(Program):
         if tracer := current_tracer():
             return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
-        call, settings = Call(args, arguments), RunSettings.of(options)
+        call, settings = self.check(Call(args, arguments)), RunSettings.of(options)
         if settings.stream:
             return run_program(self, call, settings)
         state = ProgramState(new_executor(self, call, settings))

@@ -128,6 +128,8 @@ class Engine:
         params = _with_options(params or SamplingParams(), options)
         grammar = grammar_of(grammar, self.vocabulary, self.config.json_options)
         single = isinstance(prompt, str)
+        if not isinstance(prompt, str | Iterable):
+            raise ConfigError(f"generate({prompt!r:.60}): give a text, or a list of texts")
         futures, aborts = list[Future[Generation]](), list[partial[None]]()
         with _aborting(aborts):
             for text in [prompt] if isinstance(prompt, str) else prompt:

@@ -80,7 +80,8 @@ def _kept(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
     ours, libraries = _folders_of_sgl(), _folders_of_libraries()
     kept, inside = [], False
     for frame in frames:
-        inside = frame.filename.startswith(ours) or (inside and frame.filename.startswith(libraries))
+        made = frame.filename == "<string>" and frame.name == "__init__"  # of a dataclass
+        inside = made or frame.filename.startswith(ours) or (inside and frame.filename.startswith(libraries))
         if not inside:
             kept.append(frame)
     return kept

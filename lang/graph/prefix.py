@@ -12,7 +12,8 @@ from typing import Any
 
 from ..backend import Backend, Stream
 from ..interpreter.executor import StreamExecutor
-from ..nodes.ir import SglConstantText, SglExpr, SglFields, SglPastCalls, SglTools
+from ..nodes.described import SglFields
+from ..nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglTools
 from ..nodes.traced import SglArgument
 from ..sampling.options import DEFAULTS
 from .placeholders import filled

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..nodes.ir import SglConstantText, SglExpr, SglFields, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
+from ..nodes.described import SglFields
+from ..nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
 from ..nodes.traced import SglArgument
 from ..places.place import Place
 from .placeholders import Key, Traced, placeholders

@@ -11,16 +11,15 @@ from sgl.runtime.text.passage import Passage, quoted
 from ..backend import GenRequest, Media, SelectRequest
 from ..chat.reasoning import marks_of, split_reasoning
 from ..errors import ProgramError, node_failure
+from ..nodes.described import SglFields, SglLabels
 from ..nodes.ir import (
     SglAdapterBegin,
     SglAdapterEnd,
     SglCommitLazy,
     SglConstantText,
     SglExpr,
-    SglFields,
     SglGen,
     SglImage,
-    SglLabels,
     SglRoleBegin,
     SglRoleEnd,
     SglSelect,

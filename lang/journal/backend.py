@@ -202,6 +202,8 @@ def journalled(backend: Any, path: str | Path, *, seed: int | None = None, skip_
 
     Several runs of one process may name the same path, also at once; each is served what was there before it.
     """
+    if not isinstance(path, str | Path):
+        raise BadValueError(f"the journal is {path!r:.60}; give the path of a file")
     with _beginning:
         if not Path(path).exists():
             return record(path, backend, seed=seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import BadValueError
 from ..typed.fields import words_of
-from .ir import SglFields, SglLabels
+from .described import SglFields, SglLabels
 from .words import labels_in
 
 

@@ -45,6 +45,8 @@ def what_to_append(value: Any) -> str:
         return "for messages write s += sgl.messages([...])"
     if isinstance(value, list | tuple):
         return _of_list(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return f"call it: {value.__name__}(...)"
     return "str() it?"
 
 

@@ -25,8 +25,8 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
     "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglAdapterBegin", "SglAdapterEnd", "SglCommitLazy",
-    "SglConstantText", "SglExpr", "SglExprList", "SglFields", "SglGen",
-    "SglImage", "SglLabels", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
+    "SglConstantText", "SglExpr", "SglExprList", "SglGen",
+    "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVideo", "flatten",
     "print_graph",
 ]  # fmt: skip
@@ -267,43 +267,6 @@ class SglTools(SglExpr):
 
     def __repr__(self) -> str:
         return f"Tools({self.toolbox!r})"
-
-
-class SglFields(SglExpr):
-    """The fields of a type in words, as the backend's model wants them. `words` is a FieldWords; see `sgl.fields`."""
-
-    def __init__(self, words: Any, task: str | None = None) -> None:
-        self.words = words
-        self.task = task
-
-    _hint = "; .text() is a string, what most models see"
-
-    def __repr__(self) -> str:
-        return f"Fields({self.text()!r})"
-
-    def __str__(self) -> str:
-        """For print(): what it is. An f-string is refused, as it would put this into a prompt."""
-        return (
-            f"the fields of {self.words.name}, as a part of a prompt. It is written in a program, for the model that runs it: "
-            f"s += sgl.system(sgl.fields({self.words.name})). For most models it is this, which .text() returns:\n\n{self.text()}"
-        )
-
-    def text(self, backend: Any = None) -> str:
-        """What is appended at a backend; without one, what most models see."""
-        return self.words.text(backend, self.task)
-
-
-class SglLabels(SglFields):
-    """Labels and what they mean, a line each. `words` is a Labels; see `sgl.labels`."""
-
-    def __repr__(self) -> str:
-        return f"Labels({self.text()!r})"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.words.name} in words, as a part of a prompt. It is written in a program: s += sgl.system(sgl.labels(...)). "
-            f"It is this, which .text() returns:\n\n{self.text()}"
-        )
 
 
 class SglPastCalls(SglExpr):

@@ -81,32 +81,7 @@ def _gen(
     min_new_tokens: int | None = None,
     **unknown: Any,
 ) -> Any:
-    """Let the model write. The text is appended to the state and bound to `name`.
-
-    Give at most one constraint:
-
-    type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
-                 as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
-    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a `select`, which uses only `temperature` and `choices_method`
-    regex        a regular expression
-    json_schema  JSON text, a dict or a pydantic class; the value stays text
-    ebnf         a grammar
-    structural_tag  free text with constrained parts, as JSON
-
-    Declare a field that the input may not mention as `x: str | None = None`; otherwise the model has to invent it.
-    `sgl.fields(type)` describes the fields to the model. `dtype` is an older name of `type` for int, float, bool and
-    str; its value stays text.
-
-    Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
-    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
-    a list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a text
-    with a type or a constraint where its grammar ends, or the context. A typed text that a limit cuts is an error
-    (TruncatedError), and with `error_on_truncation` so is one that has only a constraint; otherwise meta_info["truncated"]
-    is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the gen is appended. `speculation=False`: where the
-    engine guesses tokens ahead, it does not for this text, and learns nothing from it; other backends have none to leave out.
-
-    Raises UnknownOptionError, BadValueError.
-    """
+    """The signature of `gen`; its docstring stands there."""
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     _checked_name(name)
     _refuse_adapter(name, unknown)
@@ -149,7 +124,33 @@ def gen(
     name: str | None, type: Any, /, max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglGen[Any]: ...
 def gen(*positional: Any, **options: Any) -> Any:
-    """`_gen` has the signature and the docstring; here the type may be the second argument."""
+    """Let the model write. The text is appended to the state and bound to `name`.
+
+    Give at most one constraint:
+
+    type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
+                 as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
+    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a `select`, which uses only `temperature` and `choices_method`
+    regex        a regular expression
+    json_schema  JSON text, a dict or a pydantic class; the value stays text
+    ebnf         a grammar
+    structural_tag  free text with constrained parts, as JSON
+
+    Declare a field that the input may not mention as `x: str | None = None`; otherwise the model has to invent it.
+    `sgl.fields(type)` describes the fields to the model. `dtype` is an older name of `type` for int, float, bool and
+    str; its value stays text.
+
+    Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
+    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
+    a list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a text
+    with a type or a constraint where its grammar ends, or the context. A typed text that a limit cuts is an error
+    (TruncatedError), and with `error_on_truncation` so is one that has only a constraint; otherwise meta_info["truncated"]
+    is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the gen is
+    appended. `speculation=False`: where the engine guesses tokens ahead, it does not for this text, and learns nothing from
+    it; other backends have none to leave out.
+
+    Raises UnknownOptionError, BadValueError.
+    """
     if len(positional) > 1 and isinstance(positional[1], str):
         raise BadValueError(f"gen({positional[0]!r}): {_text_as_type(positional[1])}")
     if len(positional) > 1 and not _is_number(positional[1]):
@@ -159,7 +160,7 @@ def gen(*positional: Any, **options: Any) -> Any:
 
 
 _gen.__name__ = _gen.__qualname__ = "gen"  # for messages of Python about its arguments
-functools.update_wrapper(gen, _gen, assigned=("__doc__",))
+functools.update_wrapper(gen, _gen, assigned=())  # help() shows its signature
 
 
 def gen_int(
@@ -336,6 +337,8 @@ def _text_as_type(text: str) -> str:
         meant = f"write {text.strip()} without quotes"
     elif text in DTYPE_REGEXES:
         meant = f"write {text} without quotes"
+    elif text.isidentifier():
+        meant = f"for a type write {text} without quotes, {meant}"
     return f"the second argument is a type or max_tokens (a whole number), not the text {text!r}; {meant}"
 
 
@@ -360,6 +363,8 @@ def _is_number(value: Any) -> bool:
 def _reading(name: str | None, type: Any) -> Any:
     if isinstance(type, list | tuple) and all(isinstance(one, str) for one in type):
         raise BadValueError(f"gen({name!r}): {shown(type)} is a list, not a type; to choose one of them write choices={shown(type)}, or Literal[...] for a type")
+    if isinstance(type, SglExpr):
+        raise BadValueError(f"gen({name!r}): {type!r} is an expression, not a type; join expressions with +")
     try:
         return reading_of(type)
     except BadValueError as error:

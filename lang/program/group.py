@@ -107,7 +107,7 @@ class ProgramStateGroup(Generic[State]):
 
     def _check_mode(self, mode: str) -> None:
         if mode not in ("gather_variable", "concate_and_append"):
-            raise ValueError(f"Invalid join mode: {mode!r}; give 'gather_variable' or 'concate_and_append'")
+            raise BadValueError(f"Invalid join mode: {mode!r}; give 'gather_variable' or 'concate_and_append'")
 
     def _known(self) -> set[Any]:
         """The variables that the parent has when the join begins: they are not gathered."""

@@ -33,7 +33,8 @@ async def probabilities_async(executor: StreamExecutor, name: str, binding: Bind
     made = _Made(executor, name, binding)
     if made.later is None:
         return made.probabilities(None)
-    return made.probabilities(await asyncio.wrap_future(made.later))
+    scored: ChoicesDecision = await asyncio.wrap_future(made.later)
+    return made.probabilities(scored)
 
 
 class _Made:

@@ -38,7 +38,8 @@ class Program:
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = bind_arguments or {}
-        parameters = list(inspect.signature(func).parameters.values())
+        self._signature = inspect.signature(func)
+        parameters = list(self._signature.parameters.values())
         if not parameters or parameters[0].name != "s":
             raise ArgumentsError(
                 f"the first parameter of {func.__qualname__} must be `s`, the state of the program"
@@ -49,6 +50,7 @@ class Program:
         self.parameter_names = frozenset(
             p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         )
+        self._required = {p.name for p in parameters[1:] if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         self.is_async = inspect.iscoroutinefunction(func)
         self.takes_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -63,6 +65,16 @@ class Program:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # the body began
                 raise
             raise ArgumentsError(self._misfit(error, call)) from None
+
+    def check(self, call: Call) -> Call:
+        """The arguments, if they fit; known before a backend is started for them. Raises ArgumentsError."""
+        if len(call.args) <= len(self.arg_names) and self._required <= {*self.arg_names[: len(call.args)], *call.kwargs, *self.bind_arguments}:
+            return call
+        try:
+            self._signature.bind(None, *call.args, **{**call.kwargs, **self.bind_arguments})
+        except TypeError as error:
+            raise ArgumentsError(self._misfit(error, call)) from None
+        return call
 
     def _misfit(self, error: TypeError, call: Call) -> str:
         shown = f"{self.__name__}({', '.join(['s', *self.arg_names])})"

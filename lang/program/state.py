@@ -69,6 +69,9 @@ class StateBase:
             told += attribute_meant(name)
             raise AttributeError(told, name=name, obj=self)
 
+        def __add__(self, other: object) -> NoReturn:
+            raise TextOfNodeError("s + ... makes no text and appends nothing; append with s += ...")
+
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy.deepcopy: once the program has ended, all that can be read; not the engine."""
         return {"stream_executor": self.stream_executor, "_variables": self._variables, "_returned": self._returned}
@@ -81,9 +84,6 @@ class StateBase:
     def __iadd__(self: Self, other: SglExpr | str) -> Self:
         self.stream_executor.submit(other, self._variables)
         return self
-
-    def __add__(self, other: object) -> NoReturn:
-        raise TextOfNodeError("s + ... makes no text and appends nothing; append with s += ...")
 
     def system(self, expr: SglExpr | str | EllipsisType = ...) -> Any:
         """Append a system turn; without an expression, return a context manager for the turn."""
@@ -256,6 +256,8 @@ def _cancel(executor: StreamExecutor, reason: str) -> None:
 
 class ProgramState(StateBase):
     """The state of a running program. Append with `+=`, read text with `s["name"]` and values with `s.get("name")`.
+
+    Editors complete it where the program says so: `def reply(s: sgl.ProgramState, question):`.
 
     Appending never waits; reading waits for the value. When a node fails, later nodes have no effect: `text()`
     returns the text up to the failure and `error()` the error. Reading a variable that was never made raises

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -180,7 +180,10 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(int(token) for token in value)
+    ids = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(hasattr(token, "__index__") for token in ids):
+        raise BadValueError(f"{name} is {shown(value)}; give a list of token ids, which are whole numbers")
+    return tuple(int(token) for token in ids)
 
 
 def _whole(name: str, value: Any) -> int:
@@ -214,6 +217,8 @@ def _switch(name: str, value: Any) -> bool:
 
 
 def _bias(name: str, value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise BadValueError(f"{name} is {shown(value)}; give a dict of token ids and what is added to their logits")
     return {int(token): float(bias) for token, bias in dict(value).items()}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # their name -> our name
 SAME = {
     "model_path": "model", "model_id": "model", "model_name": "model", "model_name_or_path": "model",
@@ -105,7 +107,7 @@ def meant_by_value(name: str, value: object) -> str | None:
     return f"give {name}={own!r}" if own else VALUE_SENTENCES.get((name, value))
 
 
-def own_dtype(value: object) -> object:
+def own_dtype(value: Any) -> Any:
     """`torch.bfloat16` by its name; anything else as it is."""
     kind = type(value)
     return str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == ("torch", "dtype") else value

@@ -316,7 +316,7 @@ def test_what_cannot_be_enforced_names_type_and_field():
         (3, "3 is not a type"),
         ("int", "'int' is not a type"),
         (print, "is not a type"),
-        (object(), "cannot be written as JSON"),
+        (object(), "is a value, not a type; give its class: object"),
         (Exception, "Exception cannot be written as JSON"),
         (complex, "no complex numbers"),
         (typing.Callable[[int], str], "cannot be written as JSON"),

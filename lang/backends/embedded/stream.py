@@ -86,7 +86,7 @@ class EmbeddedStream(Stream):
 
     def attach(self, media: Media, token: str) -> None:
         raise UnsupportedByBackendError(
-            f"the embedded engine reads text only, no {media.kind}s; run the program on a server whose model reads them: backend=sgl.OpenAI(model), "
+            f"the embedded engine does not accept {media.kind}s, only text; run the program on a server whose model reads them: backend=sgl.OpenAI(model), "
             "sgl.Anthropic(model) or sgl.RuntimeEndpoint(url)"
         )
 

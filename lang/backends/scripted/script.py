@@ -54,6 +54,15 @@ class Answers:
         return None if self.used else f"{self.key}: never asked"
 
 
+def _called(function: Callable[[str, Request], Any], prompt: str, request: Request) -> Any:
+    try:
+        return function(prompt, request)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # it began
+            raise
+        raise ScriptError(f"the script's function is called with (prompt, request): {error}") from None
+
+
 class Script:
     """Finds the answer to a request.
 
@@ -91,7 +100,7 @@ class Script:
         """What is scripted for a request. Raises ScriptError if nothing is."""
         with self._lock:
             answers = self._function or self._find(prompt, request.name).next()
-        return answers(prompt, request) if callable(answers) else answers
+        return _called(answers, prompt, request) if callable(answers) else answers
 
     def _find(self, prompt: str, name: str | None) -> Answers:
         if self._in_order is not None:
