@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import encodings, networks
-from .patterns import ASCII
 from .scalars import finite, text, with_patterns
+from .texts import encodings, networks
+from .texts.patterns import ASCII
 
 if TYPE_CHECKING:
     from .schema import ReadableSchema

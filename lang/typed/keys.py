@@ -7,8 +7,8 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from .hashing import followed
-from .ranges import integers
 from .scalars import text
+from .texts.ranges import integers
 
 if TYPE_CHECKING:
     from .schema import ReadableSchema
@@ -39,11 +39,11 @@ def _names(core: Core, generator: ReadableSchema) -> list[Schema | None]:
     core = followed(core, generator.cores)
     kind = core["type"]
     if kind in ("function-before", "function-after", "function-wrap"):
-        made = generator.resolved(generator.generate_inner(core))  # refuses what no grammar says
+        said = generator.resolved(generator.generate_inner(core))  # refuses what no grammar says
         if generator.bounds_values(core):
             generator.refuse("a bound around the type of a key has no counterpart; put it on the type itself")
         if generator.reads_otherwise(core):
-            return [_name(one) for one in made.get("anyOf", [made]) if one.get("type") == "string"]
+            return [_name(one) for one in said.get("anyOf", [said]) if one.get("type") == "string"]
     if kind == "union":
         choices = [one[0] if isinstance(one, tuple) else one for one in core["choices"]]
         return [name for choice in choices for name in _names(choice, generator)]

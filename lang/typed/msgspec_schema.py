@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import inspect
 
-from . import encodings, moments
-from .moments import Span
-from .patterns import of_ecma
-from .ranges import integers
 from .scalars import finite, text
+from .texts import encodings, moments
+from .texts.moments import Span
+from .texts.patterns import of_ecma
+from .texts.ranges import integers
 from .unwritable import Unwritable
 
 Schema = dict[str, Any]

@@ -6,16 +6,12 @@ import dataclasses
 import json
 import sys
 import typing
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from ..errors import BadValueError
-from ..sampling.options import SamplingOptions
-from .constraint import constrained, type_name
-from .json_text import unfenced
+from .constraint import type_name
+from .json_text import JsonReading
 from .unwritable import Unwritable
-
-if TYPE_CHECKING:
-    from ..backend import Backend
 
 
 def is_of_msgspec(kind: Any) -> bool:
@@ -60,13 +56,14 @@ def plain_schema_of(kind: Any) -> dict[str, Any]:
         raise BadValueError(f"{type_name(kind)} cannot be written as JSON: {error}") from error
 
 
-class MsgspecReading:
+class MsgspecReading(JsonReading):
     """JSON in the schema of a type that msgspec reads."""
 
     def __init__(self, kind: Any) -> None:
         from .msgspec_schema import schema_of
 
         self.kind = kind
+        self._timely = False
         try:
             self.schema = schema_of(kind)
         except Unwritable as error:
@@ -76,13 +73,7 @@ class MsgspecReading:
             raise BadValueError(f"{type_name(kind)} cannot be written as JSON: {error}") from error
         self._text = json.dumps(self.schema, ensure_ascii=False)
 
-    def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
-        return constrained(options, backend, self.kind, {"json_schema": self._text})
-
-    def read(self, text: str, backend: Backend) -> Any:
+    def _value(self, text: str) -> Any:
         from .msgspec_schema import read
 
-        try:
-            return read(unfenced(text), self.kind)
-        except Exception as error:  # what a `__post_init__` of the program raises is no ValueError everywhere
-            raise ValueError(f"expected JSON of {type_name(self.kind)}, but the text is {text!r}: {error}") from error
+        return read(text, self.kind)

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
-from . import encodings, moments, networks
 from .decimals import MARK
-from .moments import DAY, SECOND, Span
-from .patterns import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
+from .texts import encodings, moments, networks
+from .texts.moments import DAY, SECOND, Span
+from .texts.patterns import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
 from .unwritable import Unwritable
 
 Schema = dict[str, Any]

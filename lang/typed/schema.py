@@ -11,13 +11,13 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
-from . import networks
 from .checks import bounds_values, checked, reads_otherwise
 from .constraint import type_name
 from .decimals import unmarked
 from .hashing import distinct, followed, hashable
 from .keys import names_of
 from .scalars import ScalarSchema, text, with_patterns
+from .texts import networks
 from .typed_dicts import modern
 from .unwritable import Unwritable
 

@@ -17,9 +17,10 @@ from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, Valid
 
 from sgl.grammars import compile_json_schema
 from sgl.lang.errors import BadValueError
-from sgl.lang.typed import encodings, moments, networks, ranges, reading_of
-from sgl.lang.typed.moments import Span
-from sgl.lang.typed.patterns import of_ecma
+from sgl.lang.typed import reading_of
+from sgl.lang.typed.texts import encodings, moments, networks, ranges
+from sgl.lang.typed.texts.moments import Span
+from sgl.lang.typed.texts.patterns import of_ecma
 
 few = settings(max_examples=60, deadline=None)
 MARKS = st.one_of(st.none(), st.integers(-1200, 1200))

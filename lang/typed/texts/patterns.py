@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from .unwritable import Unwritable
+from ..unwritable import Unwritable
 
 _SPACE = r" \t\n\r\f\v\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # for all dialects
 _ANY_SPACE = _SPACE + r"\u001c-\u001f\u0085\ufeff"  # for any dialect
