@@ -108,7 +108,9 @@ class Resolver:
             values = self._maker.few(shape)
             if values is None:
                 return None
-            found += [v for v in values if not any(same(v, w) for w in found)]
+            for value in values:
+                if not any(same(value, other) for other in found):
+                    found.append(value)
         return found
 
     def _of(self, place: str) -> Shapes:

@@ -29,6 +29,8 @@ CASES = [
     (array({"type": "string"}), STRINGS),
     (array({"type": "string", "maxLength": 2}, minItems=2), STRINGS),
     (array(INTEGER, maxItems=4), [0, 1, 1.0, 10, -1]),
+    (array({"enum": [1, 2, 1]}, minItems=2), [1, 2, 1.0]),
+    ({"type": "array", "prefixItems": [{"enum": ["a", "a", "b"]}, {"enum": ["b", "b"]}], "uniqueItems": True}, ["a", "b"]),
     (array({"type": ["boolean", "integer", "null"]}), VALUES[:8]),
     (array(array(INTEGER)), [[], [0], [1, 1], [1.0], [1], [1, 0], [0, 1]]),
     (array({"type": "array", "items": {"type": ["boolean", "integer"]}}, minItems=1), [[], [True], [1], [0], [False, 1]]),
