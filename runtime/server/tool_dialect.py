@@ -15,10 +15,10 @@ def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
     """Raises ConfigError for a format in the settings that nobody knows."""
     name, tokenizer = model_name(engine.model_path), engine.tokenizer
     found = dialect_for(name, tokenizer.tools_template, response_template=tokenizer.response_template)
-    if settings.tool_format is None:
-        dialect = found
-    else:
+    dialect = found
+    if settings.tool_format is not None and settings.tool_format != found.name:
         dialect = dialect_named(settings.tool_format).thinking(found.reasoning)
+        dialect.single = found.single
     dialect = dialect.templated("\n".join(engine.tokenizer.chat_sources))
     return dialect if settings.reasoning_format is None else dialect.thinking(reasoning_named(settings.reasoning_format))
 

@@ -188,6 +188,22 @@ def test_mistrals_calls_follow_the_mark_that_ends_the_text(engine: Engine) -> No
     assert asyncio.run(silent.go_on()) is None and silent.finish == "stop"
 
 
+@pytest.mark.parametrize("tools", [{}, {"tools": [ORDER]}])
+@pytest.mark.parametrize("opened", [False, True])
+def test_stops_of_the_request_end_the_answer_and_not_the_thought(engine: Engine, tools: dict[str, Any], opened: bool) -> None:
+    """Whether the template begins the thought or the model; with tools and without."""
+    prompt = "<|assistant|><think>" if opened else "<|assistant|>"
+    writer = writer_of(engine, {"tool_format": "hermes", "reasoning_format": "qwen3"}, prompt, stop=["Second"], **tools)
+    entries = [] if opened else writer.take(ended("", 1, "<think>"))
+    thinking = asyncio.run(writer.go_on()) if not opened else None
+    assert thinking is None or thinking.params.stop == ("</think>",)
+    entries += writer.take(ended("First. Second.", 4, "</think>"))
+    saying = asyncio.run(writer.go_on())
+    assert saying is not None and "Second" in saying.params.stop and (saying.grammar is not None) == bool(tools)
+    entries += writer.take(ended("One. ", 2, "Second"))
+    assert writer.message["reasoning_content"] == "First. Second." and writer.message["content"].strip() == "One." and writer.finish == "stop"
+
+
 def test_a_mark_that_is_a_special_token_ends_the_text(engine: Engine) -> None:
     first = {str(engine.tokenizer.token_id("[TOOL_CALLS]")): 100}
     with serving(engine, served_name=MODEL, tool_format="mistral") as url:
