@@ -150,8 +150,9 @@ class Shown(ABC):
         return found
 
     def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
-        """The turn of what a tool answered."""
-        return {"role": self._role_of_answers, "content": text}
+        """The turn of what a tool answered. Turns of users in a row are one, which many templates insist on."""
+        role = self._role_of_answers
+        return {"role": role, "content": text, **({"answers": True} if role == "user" else {})}
 
     @property
     def _role_of_answers(self) -> str:

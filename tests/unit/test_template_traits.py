@@ -8,6 +8,8 @@ import pytest
 import tiny_tokenizers as tiny
 from tokenizers import Tokenizer as Backend
 
+from sgl.lang.chat.jinja import JinjaChatTemplate
+from sgl.lang.errors import ProgramError
 from sgl.runtime.dialects import dialect_named, tool_of
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.server.chat.prompt import conversation
@@ -247,3 +249,15 @@ def test_a_template_with_its_own_tools_and_calls_gets_them_whatever_the_dialect(
     text = prompt(source, messages=[USER, {**ASKED, "content": None}, ANSWERS[0]], tools=[WEATHER])
     assert text.endswith("<user>The user.<assistant>weather{}<tool>a") and '"name": "weather"' in text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# --- the language --------------------------------------------------------------------------------------------------
+
+
+def test_programs_write_turns_in_the_form_that_is_shown():
+    program = JinjaChatTemplate(tokenizer(LOOP))
+    assert program.get_prefix_and_suffix("user", []) == ("<user>", "|")
+    assert program.get_prompt([USER]) == "<user>The user.|"
+    assert JinjaChatTemplate(tokenizer(KNOWN)).get_prefix_and_suffix("developer", [])[0] == "<system>"
+    with pytest.raises(ProgramError, match="does not render turns of system, user, assistant, system"):
+        JinjaChatTemplate(tokenizer(FIRST)).get_prefix_and_suffix("system", [SYSTEM, USER, SAID])
