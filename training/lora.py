@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sgl.runtime.loading.saving import save_tensors
 from sgl.runtime.nano.prompts import START, render
 from training.feed import Marker, Rows
 from training.listings import SEED, conversations
@@ -138,7 +139,7 @@ def save(pairs: dict[str, Lora], out: Path, rank: int = RANK, alpha: float = ALP
     for name, pair in pairs.items():
         for letter, tensor in (("A", pair.a), ("B", pair.b)):
             tensors[f"base_model.model.{name}.lora_{letter}.weight"] = tensor.detach().to("cpu", torch.bfloat16).contiguous()
-    save_file(tensors, out / "adapter_model.safetensors", {"format": "pt"})
+    save_tensors(tensors, out / "adapter_model.safetensors", {"format": "pt"})
     config = {
         "base_model_name_or_path": "sgl-nano", "bias": "none", "lora_alpha": alpha, "lora_dropout": 0.0, "peft_type": "LORA", "r": rank,
         "target_modules": list(PROJECTIONS), "task_type": "CAUSAL_LM", "use_rslora": False,

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import ConfigError
 from ..loading.choosing import INDEX, WEIGHTS
+from ..loading.saving import save_tensors
 
 SHARD = 2 * 10**9  # bytes of a file, which are in memory until it is written
 CONFIG = "config.json"
@@ -82,7 +82,7 @@ class Shards:
 
     def _write(self) -> None:
         if self._held:
-            save_file(self._held, self._part(len(self._files)), self.beside)
+            save_tensors(self._held, self._part(len(self._files)), self.beside)
             self._files.append(list(self._held))
             self._held = {}
 

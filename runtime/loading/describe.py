@@ -24,6 +24,11 @@ def describe(
     Raises ConfigError where nobody computes it.
     """
     if is_gguf(Path(path)):
+        if implementation == "transformers":
+            raise ConfigError(
+                f"Engine(implementation='transformers'): {path} is a GGUF file, which transformers does not compute here; leave implementation out, "
+                "or take the model's safetensors checkpoint"
+            )
         return open_gguf(Path(path)).model(context)
     file = Path(path) / "config.json"
     values, where = read_json(file), str(file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import edit_json, write_checkpoint, write_tokenizer
-from family_checks import logits_of, prompt, reference
+from family_checks import SIZES, logits_of, prompt, reference
 from rig import Rig, Row
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import describe
-from sgl.runtime.models.generic import GenericDecoder, load_generic
+from sgl.runtime.models.generic import GenericDecoder, load_generic, read_generic
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9}
 GPT_OSS = {
@@ -128,6 +130,32 @@ def test_a_model_whose_own_code_fails_is_refused_with_what_it_said(tmp_path: Pat
     reference("LongcatFlashForCausalLM", num_key_value_heads=2).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"LongcatFlashForCausalLM does not compute a few tokens .* \(RuntimeError: The size of tensor"):
         load_generic(describe(tmp_path), torch.float32, "cpu")
+
+
+LATENT = {
+    "n_routed_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "kv_lora_rank": 8, "q_lora_rank": 8, "n_group": 1,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "head_dim": 8, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["axk2", "hy_v4", "dots3_note"])
+def test_a_model_that_needs_a_mask_is_refused_with_a_reason(kind: str, tmp_path: Path) -> None:
+    """Their code reads `attention_mask` in the pass that watches, before any proof."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    sizes = SIZES | LATENT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    own = CONFIG_MAPPING[kind]
+    config = own(**{key: value for key, value in sizes.items() if key in {field.name for field in dataclasses.fields(own)}})
+    values = json.loads(config.to_json_string()) | {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=r"cannot run by transformers over our cache: |does not compute a few tokens .* \(TypeError: "):
+        load_generic(read_generic(values, str(tmp_path), tmp_path), torch.float32, "cpu", seed=0)
+
+
+def test_a_gguf_file_is_not_computed_by_transformers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"implementation='transformers'\): .*m\.gguf is a GGUF file, .*; leave implementation out"):
+        describe(tmp_path / "m.gguf", implementation="transformers")
 
 
 def test_missing_tensors_are_an_error(tmp_path: Path) -> None:

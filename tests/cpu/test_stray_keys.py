@@ -120,7 +120,7 @@ def test_a_config_as_transformers_writes_it_does_not_import_it(tmp_path: Path) -
 
 
 def test_an_engine_notes_such_a_key_and_refuses_it_where_it_is_strict(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "llama")
+    write_checkpoint(tmp_path, tokenizer=True)
     edit_json(tmp_path / "config.json", _model_name_or_path="you/yours")
     with sgl.Engine(str(tmp_path), device="cpu") as engine:
         assert any("'_model_name_or_path' left aside" in note for note in engine.info()["notes"])

@@ -10,7 +10,7 @@ from ...errors import CheckpointError, ConfigError
 from .attend import NAME, register
 from .config import GenericModel
 from .decoder import GenericDecoder
-from .proof import prove
+from .proof import of_its_own_code, prove
 
 
 def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device | str, seed: int | None = None, load_format: str = "auto") -> GenericDecoder:
@@ -24,7 +24,8 @@ def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device |
     module.set_attn_implementation(NAME)
     if module.config._attn_implementation != NAME:
         raise ConfigError(f"{model.architecture} does not let its attention be replaced, so transformers cannot run it over our cache")
-    decoder = GenericDecoder(model, module, dtype, torch.device(device))
+    with of_its_own_code(model.architecture):
+        decoder = GenericDecoder(model, module, dtype, torch.device(device))
     prove(decoder)
     return decoder
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 
 import numpy as np
@@ -20,16 +22,26 @@ CHUNKS = ((4, 0, 23, 1), (0, 1, 0, 5), (7, 0, 0, 0))  # of them in each step
 BOUNDS = {torch.float32: 2e-4, torch.bfloat16: 0.06, torch.float16: 0.02}  # on the difference, as a part of the logits' norm
 
 
+@contextmanager
+def of_its_own_code(architecture: str) -> Iterator[None]:
+    """What a model's own code finds wrong with a few tokens is a ConfigError with its reason."""
+    try:
+        yield
+    except (ConfigError, torch.OutOfMemoryError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError) as failure:
+        raise ConfigError(
+            f"{architecture} does not compute a few tokens by transformers' own implementation over our cache "
+            f"({type(failure).__name__}: {failure}); take a model of an architecture that `sgl models` lists"
+        ) from failure
+
+
 @torch.inference_mode()
 def prove(decoder: GenericDecoder) -> None:
     """Raises ConfigError where sequences in one step give other logits than each alone by transformers' own attention."""
     sequences = _sequences(decoder)
-    try:
+    with of_its_own_code(decoder.config.architecture):
         expected, found = _alone(decoder, sequences), _packed(decoder, sequences)
-    except ConfigError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as failure:  # of the model's own code
-        raise ConfigError(f"{decoder.config.architecture} does not compute a few tokens by transformers' own implementation over our cache ({type(failure).__name__}: {failure})") from failure
     for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error <= BOUNDS[decoder.dtype]:
