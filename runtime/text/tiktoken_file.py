@@ -13,6 +13,9 @@ from tokenizers import Tokenizer as Backend
 from sgl.grammars.tokens.token_bytes import byte_alphabet
 from sgl.runtime.errors import ConfigError
 
+from .pairs import all_pairs
+
+MOST_BYTES, MOST_RANKS = 2**25, 2**19  # of a file
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
 _LETTER = {byte: char for char, byte in byte_alphabet().items()}
 _WORDS = (
@@ -38,7 +41,10 @@ def tiktoken_backend(file: Path, pattern: str, extra: dict[int, AddedToken], nfc
     """
     ranks = _ranks(file)
     size = len(ranks)
-    backend = Backend(_model(ranks))
+    try:
+        backend = Backend(_model(ranks))
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}; download it again") from None
     backend.normalizer = normalizers.NFC() if nfc else None
     words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -51,7 +57,7 @@ def tiktoken_backend(file: Path, pattern: str, extra: dict[int, AddedToken], nfc
 
 def _ranks(file: Path) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    for number, line in enumerate(_lines(file), 1):
         try:
             if line:
                 token, rank = line.split()
@@ -63,16 +69,20 @@ def _ranks(file: Path) -> dict[bytes, int]:
     return found
 
 
+def _lines(file: Path) -> list[bytes]:
+    if (size := file.stat().st_size) > MOST_BYTES:
+        raise ConfigError(f"{file} has {size:,} bytes, at most {MOST_BYTES:,} are read; download it again")
+    data = file.read_bytes()
+    if (lines := data.count(b"\n")) > MOST_RANKS:
+        raise ConfigError(f"{file} has {lines:,} lines, at most {MOST_RANKS:,} are read; download it again")
+    return data.splitlines()
+
+
 def _model(ranks: dict[bytes, int]) -> models.BPE:
     vocab = {_letters(token): rank for token, rank in ranks.items()}
-    merges = [
-        (rank, ranks[token[:cut]], ranks[token[cut:]], token, cut)
-        for token, rank in ranks.items()
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    ]
-    pairs = [(_letters(token[:cut]), _letters(token[cut:])) for *_, token, cut in sorted(merges)]
-    return models.BPE(vocab, pairs, ignore_merges=True)
+    pairs = all_pairs(sorted(ranks, key=ranks.__getitem__), ranks, lambda pair: (ranks[pair[0]], ranks[pair[1]]))
+    letters = {token: _letters(token) for token in ranks}
+    return models.BPE(vocab, [(letters[left], letters[right]) for left, right in pairs], ignore_merges=True)
 
 
 def _letters(token: bytes) -> str:
