@@ -98,3 +98,19 @@ def token_rows(name: str, values: Any) -> list[NDArray[np.int32]]:
     if isinstance(values, str | bytes) or not isinstance(values, Collection) or not getattr(values, "ndim", 1):
         raise ConfigError(f"{name} must be given a list of rows of token ids, got {shown(values)}")
     return [token_row(f"a row of {name}", row) for row in values]
+
+
+MOST_VALUES = 2**19  # of a JSON object: each takes a hundred bytes or two
+MOST_WIDE = 2**24  # bytes of JSON with text beyond ASCII: in memory each character of such a text may take four
+MOST_DIGITS = 2000  # in a row: to make a number of digits takes their square
+SAME_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+
+
+def require_little_json(data: bytes, most: int = MOST_VALUES, wide: int = MOST_WIDE) -> None:
+    """Raise ValueError for JSON of a file that would take much more time or memory than its bytes. Counted before anything is made; a comma in a text counts too."""
+    if (values := sum(data.count(sign) for sign in b",[{")) > most:
+        raise ValueError(f"it holds up to {values:,} values, at most {most:,} are read")
+    if len(data) > wide and (not data.isascii() or b"\\u" in data):
+        raise ValueError(f"it has {len(data):,} bytes with text beyond ASCII in them, at most {wide:,} of such are read")
+    if b"0" * MOST_DIGITS in data.translate(SAME_DIGITS):
+        raise ValueError(f"it has a row of {MOST_DIGITS:,} digits, which is no number that is read")

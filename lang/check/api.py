@@ -62,6 +62,9 @@ def files_of(paths: Iterable[str | Path]) -> Iterator[Path]:
                 yield found
 
 
+TOO_DEEP = (RecursionError, MemoryError)  # Python's parser calls its full stack a lack of memory
+
+
 def _check(source: Source) -> list[Problem]:
     from .checker import Checker
     from .names import Names
@@ -70,28 +73,29 @@ def _check(source: Source) -> list[Problem]:
         return _syntax_only(source)
     try:
         tree = source.parse()
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, *TOO_DEEP) as error:
         return [_syntax_problem(source, error)]
     try:
         names = Names(tree)
         found = Checker(tree, names, source.is_remote).run() if names.uses_sgl else []
-    except RecursionError as error:
-        raise ValueError(f"{source.path} is nested too deeply to be checked") from error
+    except TOO_DEEP as error:
+        return [_syntax_problem(source, error)]
     return [_placed(source, problem) for problem in found if not source.ignores(problem.line, problem.rule)]
 
 
 def _syntax_only(source: Source) -> list[Problem]:
     try:
         source.parse()
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, *TOO_DEEP) as error:
         return [_syntax_problem(source, error)]
     return []
 
 
-def _syntax_problem(source: Source, error: SyntaxError | ValueError) -> Problem:
+def _syntax_problem(source: Source, error: Exception) -> Problem:
     line = getattr(error, "lineno", None) or 1
     column = getattr(error, "offset", None) or 1
-    message = f"cannot be parsed: {getattr(error, 'msg', None) or error}"
+    deep = isinstance(error, TOO_DEEP)
+    message = "is nested too deeply to be checked; part the expression" if deep else f"cannot be parsed: {getattr(error, 'msg', None) or error}"
     return _placed(source, Problem("", line, max(column, 1), "SGL001", RULES["SGL001"].severity, message))
 
 

@@ -228,6 +228,8 @@ class Journal:
             self._recorded(entry["edit"]).edit(entry["text"])
         elif "turn" in entry:
             *history, role = entry["turn"]
+            if not all(isinstance(part, str) for part in (*history, role, entry["prefix"], entry["suffix"])):
+                raise ValueError(f"its turn is {entry!r:.60}")
             self.turns[tuple(history), role] = (entry["prefix"], entry["suffix"])
         else:
             self._append(Node.from_json(entry), skip_damaged)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -71,6 +73,14 @@ class Node:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Node:
+        """Raises ValueError for a field that is missing, or holds what no node does."""
+        if missing := sorted(_ALWAYS - set(entry)):
+            raise ValueError(f"its node lacks {missing[0]!r}")
+        for name, value in entry.items():
+            if name in _DEFAULTS and not _HOLDS[name](value):
+                raise ValueError(f"its node has {name}={value!r:.60}")
+        if entry["kind"] == "select" and not isinstance(entry.get("request", {}).get("choices"), list):
+            raise ValueError("its node is a select without choices")
         return cls(**{name: value for name, value in entry.items() if name in _DEFAULTS})
 
     @classmethod
@@ -82,6 +92,8 @@ class Node:
         """Give it another outcome."""
         if self.kind == "once":
             self.value = text
+        elif not isinstance(text, str):
+            raise TypeError(f"the text of {self.kind} {self.name!r} must be a str, not {text!r:.60}")
         else:
             self.text, self.kept, self.token_ids, self.chunks = text, None, None, None
             kept = {name: value for name, value in (self.meta_info or {}).items() if name not in ("truncated", "closed")}
@@ -101,6 +113,40 @@ _ALWAYS = {"number", "kind", "name", "key", "shape", "path"}
 _DEFAULTS: dict[str, Any] = {
     f.name: {} if f.name == "request" else None if f.name in _ALWAYS else f.default for f in fields(Node)
 }
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str) and isinstance(value.get("message"), str) and type(value.get("at_once", False)) is bool
+
+
+def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or holds(value)
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_HOLDS: dict[str, Callable[[Any], bool]] = {
+    "number": _is_count, "kind": lambda value: value in ("gen", "select", "once"), "name": _or_none(_is_text), "key": _is_text, "shape": _is_text,
+    "path": lambda value: isinstance(value, str) and re.fullmatch(r"\d{1,9}(\.\d{1,9})*", value, re.ASCII) is not None, "occurrence": _is_count,
+    "program": _or_none(_is_text), "file": _or_none(_is_text), "line": _or_none(_is_count), "previous": _or_none(_is_count), "before": _is_text, "request": _is_object,
+    "seed": _or_none(lambda value: type(value) is int), "text": _is_text, "kept": _or_none(_is_text), "token_ids": _or_none(_are_counts), "meta_info": _or_none(_is_object),
+    "chunks": _or_none(_are_counts), "value": lambda value: True, "seconds": lambda value: type(value) in (int, float), "error": _or_none(_is_error),
+    "edited": lambda value: type(value) is bool, "adapter": _or_none(_is_text),
+}  # fmt: skip
 
 
 def describe(error: BaseException, at_once: bool = False) -> dict[str, Any]:

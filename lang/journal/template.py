@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..chat import ChatTemplate, ChatTemplateStyle, Messages
-from ..errors import ReplayMismatch
+from ..errors import JournalError, ReplayMismatch
 from .session import Session
 
 
@@ -60,7 +60,11 @@ def for_recording(template: ChatTemplate, session: Session) -> ChatTemplate:
 
 
 def for_replay(header: dict[str, Any], session: Session) -> ChatTemplate:
-    return RecordedTemplate(header, session) if header["noted"] else ChatTemplate(**_from_json(header))
+    """Raises JournalError for what is no template: somebody has edited the first line."""
+    try:
+        return RecordedTemplate(header, session) if header["noted"] else ChatTemplate(**_from_json(header))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise JournalError(f"{session.journal.path}:1 has a chat_template that is none ({type(error).__name__}: {error}); restore the file") from error
 
 
 def _is_data(template: ChatTemplate) -> bool:

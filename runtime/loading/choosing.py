@@ -10,13 +10,22 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..models.fields import shown
 from .gguf_file import PART
-from .objects import read_json
+from .objects import MOST_JSON, read_json
 
-MOST_INDEX = 64 * 2**20  # bytes
+MOST_INDEX = 48 * 2**20  # bytes
+MOST_SMALL = 64 * 2**20  # bytes of a file that is neither weights nor named in SETTINGS
+SETTINGS = ("config.json", "generation_config.json", "sgl.json", "quantize_config.json", "hf_quant_config.json", "adapter_config.json")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES, PICKLE_INDEX = ("pytorch_model.bin", "pytorch_model.pt", "model.pt"), "pytorch_model.bin.index.json"
 HOLDING = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # ends of files that hold weights
 BESIDE = ("mmproj", "imatrix")  # GGUF files that are no language models
+
+
+def require_small(name: str, size: int | None, where: str) -> None:
+    """Before it is fetched: no more than would be read of it. size: None where nothing says it."""
+    most = MOST_INDEX if name.endswith(".index.json") else MOST_JSON if name in SETTINGS else MOST_SMALL
+    if size is not None and size > most:
+        raise CheckpointError(f"{where}/{name} has {size:,} bytes, at most {most:,} are read")
 
 
 def weight_names(there: Collection[str], open_index: Callable[[str], Path], load_format: str, where: str) -> list[str]:

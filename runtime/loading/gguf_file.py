@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
@@ -18,8 +19,8 @@ from ..quantization.readers.gguf_blocks import BLOCKS, REFUSED, unsupported
 from .header import FLOATS, Stored, damaged
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-MOST_HEADER, MOST_STRING, MOST_NAME = 2**27, 2**26, 2**16  # bytes: of all before the tensors, of one value, of one name
-MOST_ITEMS, MOST_KEYS, MOST_TENSORS = 2**22, 2**16, 2**18  # MOST_ITEMS: values of all arrays together
+MOST_HEADER, MOST_STRING, MOST_NAME = 2**26, 2**24, 2**16  # bytes: of all before the tensors, of one value, of one name
+MOST_ITEMS, MOST_KEYS, MOST_TENSORS = 2**21, 2**16, 2**16  # MOST_ITEMS: values of all arrays together; MOST_TENSORS: of all parts
 MOST_DIMENSIONS = 4
 PIECE = 2**20  # bytes read at a time
 ALIGNMENT = "general.alignment"
@@ -65,12 +66,16 @@ def read_parts(file: Path) -> list[GGUFFile]:
     do not belong together.
     """
     files = _part_files(file)
-    parts = [read_gguf(part) for part in files]
+    parts: list[GGUFFile] = []
+    for part in files:
+        parts.append(read_gguf(part))
+        if (count := sum(len(each.tensors) for each in parts)) > MOST_TENSORS:
+            raise CheckpointError(f"{file}: its parts hold {count:,} tensors and more, at most {MOST_TENSORS:,} are read")
     for number, part in enumerate(parts):
         _check_part(part, number, len(parts))
     tensors = [stored.name for part in parts for stored in part.tensors]
     if len(set(tensors)) < len(tensors):
-        twice = next(name for name in sorted(tensors) if tensors.count(name) > 1)
+        twice = min(name for name, count in Counter(tensors).items() if count > 1)
         raise CheckpointError(f"{file}: tensor {shown(twice)} is in two of its {len(parts)} parts; fetch them again")
     count = parts[0].metadata.get("split.tensors.count")
     if count not in (None, len(tensors)):

@@ -14,6 +14,8 @@ from ..models.fields import shown
 from .objects import parse_object
 
 MOST_HEADER = 100_000_000  # bytes; the format allows no more
+MOST_TENSORS = 100_000
+MOST_VALUES = 8 * MOST_TENSORS  # of JSON: a tensor of two dimensions is described by so many
 MOST_DIMENSIONS = 16
 BESIDE = "__metadata__"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -51,6 +53,8 @@ def header_of(name: str, size: int, read: Callable[[int], bytes]) -> Header:
     """The same of a file that lies anywhere. read: gives the next bytes, as many as it is asked for, fewer at the end."""
     try:
         length, entries = _entries(size, read)
+        if len(entries) > MOST_TENSORS + 1:
+            raise ValueError(f"it names {len(entries):,} tensors, at most {MOST_TENSORS:,} are read")
         tensors = sorted(
             (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != BESIDE),
             key=lambda tensor: (tensor.start, tensor.stop),
@@ -90,7 +94,7 @@ def _entries(size: int, read: Callable[[int], bytes]) -> tuple[int, dict[str, An
     length = int.from_bytes(_exactly(read, 8), "little")
     if length > min(size - 8, MOST_HEADER):
         raise ValueError(f"a header of {length:,} bytes does not fit; at most {min(size - 8, MOST_HEADER):,} are read")
-    return length, parse_object(_exactly(read, length))
+    return length, parse_object(_exactly(read, length), MOST_VALUES)
 
 
 def _exactly(read: Callable[[int], bytes], count: int) -> bytes:

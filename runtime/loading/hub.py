@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import CheckpointError
-from .choosing import chosen_gguf, weight_names
+from .choosing import HOLDING, chosen_gguf, require_small, weight_names
 
 SMALL = ("*.json", "*.model", "tokenizer.model.v*", "*.tiktoken", "*.txt", "*.jinja")  # beside the weights, not in folders
 TEMPLATES = "additional_chat_templates/*.jinja"
@@ -61,11 +61,16 @@ def _download(asked: HubId, weights: bool, load_format: str) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
     def fetch(name: str) -> Path:
+        require_small(name, sizes.get(name), f"the repository {asked.repository!r}")
         return Path(hf_hub_download(asked.repository, name, revision=asked.revision))
 
     try:
-        told = HfApi().model_info(asked.repository, revision=asked.revision)
+        told = HfApi().model_info(asked.repository, revision=asked.revision, files_metadata=True)
+        sizes = {file.rfilename: file.size for file in told.siblings or ()}
         names = _needed(asked, {file.rfilename for file in told.siblings or ()}, weights, load_format, fetch)
+        for name in names:
+            if not name.endswith(HOLDING):
+                require_small(name, sizes.get(name), f"the repository {asked.repository!r}")
         path = snapshot_download(asked.repository, revision=asked.revision, allow_patterns=[glob.escape(name) for name in names])
         return _place(Path(path), names)
     except CheckpointError:

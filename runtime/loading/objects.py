@@ -1,4 +1,4 @@
-"""JSON objects of files that nobody vouches for: bounded in depth, no name twice."""
+"""JSON objects of files that nobody vouches for: bounded in depth and in what they hold, no name twice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..models.fields import shown
+from ..values import MOST_VALUES, require_little_json
 
 DEEPEST = 40  # of objects and lists in each other
 MOST_JSON = 4 * 2**20  # bytes of a file, but for those that may have more
@@ -36,8 +37,9 @@ def _bounded(path: Path, most: int) -> bytes:
     return data
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
-    """Raises ValueError for what is no JSON object, nests too deep or has a name twice."""
+def parse_object(data: bytes, most: int = MOST_VALUES) -> dict[str, Any]:
+    """most: values that it may hold. Raises ValueError for what is no JSON object, holds more, nests too deep or has a name twice."""
+    require_little_json(data, most)
     try:
         value = json.loads(data, object_pairs_hook=_once)
     except RecursionError:

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from ..errors import CheckpointError, brief
 from ..models.fields import shown
+from .pickle_steps import MOST_STEPS, require_few_steps
 from .source import TensorSource
 
-MOST_PICKLE = 64 * 2**20  # bytes of what describes the tensors
+MOST_PICKLE = 16 * 2**20  # bytes of what describes the tensors
+BEFORE_TENSORS = 5  # pickles of a file that torch wrote before 1.6
 LINE = 300
 CALLED = re.compile(r"GLOBAL (\S{1,200})")
 
@@ -49,6 +51,8 @@ def _unpickled(file: Path) -> Any:
         is_zip = stream.read(2) == b"PK"  # as torch writes since 1.6; what is older cannot be mapped
     if is_zip:
         _require_stored(file)
+    else:
+        _require_few_steps(file)
     return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
 
 
@@ -59,6 +63,16 @@ def _require_stored(file: Path) -> None:
             most = MOST_PICKLE if entry.filename.endswith(".pkl") else file.stat().st_size
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > most:
                 raise ValueError(f"{entry.filename[:80]} in it is compressed, or of {entry.file_size:,} bytes; at most {most:,} are read")
+            if entry.filename.endswith(".pkl"):
+                with archive.open(entry) as stream:
+                    require_few_steps(stream, MOST_STEPS)
+
+
+def _require_few_steps(file: Path) -> None:
+    left = MOST_STEPS
+    with open(file, "rb") as stream:
+        for _ in range(BEFORE_TENSORS):
+            left -= require_few_steps(stream, left)
 
 
 def _name(file: Path, name: Any) -> str:
@@ -72,6 +86,6 @@ def _plain(file: Path, name: str, tensor: Any) -> Any:
     if not isinstance(tensor, Tensor):
         return tensor
     kind = "sparse" if tensor.layout is not torch.strided else "quantised" if tensor.is_quantized else None
-    if kind is None and tensor.device.type == "cpu" and tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes():
+    if kind is None and tensor.device.type == "cpu" and tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes() <= file.stat().st_size:
         return tensor.detach().resolve_neg()
     raise CheckpointError(f"{file}: {shown(name)} is {kind or 'larger than its bytes in the file'}, not a plain tensor; convert the checkpoint to safetensors")

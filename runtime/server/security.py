@@ -205,7 +205,9 @@ class _Exchange:
     async def _route(self, app: ASGIApp) -> None:
         try:
             await app(self.scope, self._receive_next, self._send_on)
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             if self._started:
                 raise  # the server breaks the connection: half an answer must not look whole
             await answer_error(error, self.scope, self._receive_next, self._send_on)
@@ -233,6 +235,9 @@ class _Exchange:
     async def _send_on(self, message: MutableMapping[str, Any]) -> None:
         self._started = True
         await self._send(message)
+
+
+ENDINGS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 async def answer_error(

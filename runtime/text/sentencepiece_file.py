@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +16,13 @@ from tokenizers import Tokenizer as Backend
 
 from sgl.runtime.errors import ConfigError, brief
 
+from .pairs import MOST_SQUARES, all_pairs
+
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2
-MOST_SQUARES = 2**31  # of the pieces' lengths, summed: every piece is cut in every way
+MOST_BYTES, MOST_PIECES, MOST_FIELDS = 2**26, 2**19, 5 * 2**18  # of a file
+MOST_CHARACTERS = 2**22  # of all pieces
+MOST_IN_TRIE = 3 * 2**20  # bytes of all pieces of a unigram model, which takes a hundred of memory for each
 _SIZES = {1: 8, 5: 4}  # bytes of the wire types of fixed size
 
 
@@ -58,22 +63,25 @@ class SentencePieceFile:
     def read(cls, file: Path) -> SentencePieceFile:
         """Raises ConfigError where the file is not a sentencepiece model."""
         try:
-            return cls._parsed(memoryview(file.read_bytes()))
+            return cls._parsed(memoryview(_bounded(file)))
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
             raise ConfigError(f"{file} is not a sentencepiece model ({brief(error)}); download it again, or save a tokenizer.json") from None
 
     @classmethod
     def _parsed(cls, data: memoryview) -> SentencePieceFile:
         parts: dict[int, list[Any]] = {1: [], 2: [], 3: []}
-        for number, value in _fields(data):
+        left = count(MOST_FIELDS, -1)
+        for number, value in _fields(data, left):
             if number in parts:
                 parts[number].append(value)
+            if len(parts[1]) > MOST_PIECES:
+                raise ValueError(f"it has more than {MOST_PIECES:,} pieces")
         if not parts[1]:
             raise ValueError("it has no pieces")
-        trainer = {number: value for part in parts[2] for number, value in _fields(part)}
-        normal = {number: value for part in parts[3] for number, value in _fields(part)}
+        trainer = {number: value for part in parts[2] for number, value in _fields(part, left)}
+        normal = {number: value for part in parts[3] for number, value in _fields(part, left)}
         return cls(
-            [_piece(part) for part in parts[1]],
+            [_piece(part, left) for part in parts[1]],
             algorithm=trainer.get(3, UNIGRAM),
             byte_fallback=bool(trainer.get(35, False)),
             unk_id=_signed(trainer.get(40, 0)),
@@ -126,7 +134,8 @@ def _check(found: SentencePieceFile, where: str) -> None:
         raise ConfigError(f"{where}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
     if found.space_behind or not found.escape_spaces:
         raise ConfigError(f"{where} keeps spaces after words or unescaped, which is not supported; save a tokenizer.json instead")
-    if sum(len(piece.text) ** 2 for piece in found.pieces) > MOST_SQUARES:
+    lengths = [len(piece.text) for piece in found.pieces]
+    if sum(lengths) > MOST_CHARACTERS or sum(length**2 for length in lengths) > MOST_SQUARES:
         longest = max(found.pieces, key=lambda piece: len(piece.text))
         raise ConfigError(f"{where}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again")
     if not 0 <= found.unk_id < len(found.pieces):
@@ -149,23 +158,23 @@ def _with_extra(pieces: list[Piece], extra: dict[int, AddedToken]) -> list[Piece
 def _bpe(found: SentencePieceFile, pieces: list[Piece]) -> models.BPE:
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     unk = pieces[found.unk_id].text
-    return models.BPE(vocab, _merges(pieces, vocab), unk_token=unk, fuse_unk=True, byte_fallback=found.byte_fallback)
+    return models.BPE(vocab, _merges(pieces), unk_token=unk, fuse_unk=True, byte_fallback=found.byte_fallback)
 
 
-def _merges(pieces: list[Piece], vocab: dict[str, int]) -> list[tuple[str, str]]:
+def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
     """Every pair of pieces that makes a piece, that of the highest score first."""
-    made = [(i, piece) for i, piece in enumerate(pieces) if piece.kind in (Kind.NORMAL, Kind.USER)]
-    parts = {pieces[i].text for i, _ in made}
-    ranked = [
-        (-piece.score, i, cut, piece.text)
-        for i, piece in made
-        for cut in range(1, len(piece.text))
-        if piece.text[:cut] in parts and piece.text[cut:] in parts
-    ]
-    return [(text[:cut], text[cut:]) for _, _, cut, text in sorted(ranked)]
+    made = sorted((piece for piece in pieces if piece.kind in (Kind.NORMAL, Kind.USER)), key=lambda piece: -piece.score)
+    return all_pairs((piece.text for piece in made), (piece.text for piece in made))
+
+
+def require_small_trie(pieces: Iterable[str]) -> None:
+    """Raise ValueError for a unigram model that would take too much memory."""
+    if (size := sum(len(piece.encode("utf-8", "replace")) for piece in pieces)) > MOST_IN_TRIE:
+        raise ValueError(f"its pieces have {size:,} bytes, at most {MOST_IN_TRIE:,} are read")
 
 
 def _unigram(found: SentencePieceFile, pieces: list[Piece]) -> models.Unigram:
+    require_small_trie(piece.text for piece in pieces)
     worst = min(piece.score for piece in pieces)
     scores = [piece.score if piece.kind in (Kind.NORMAL, Kind.USER) else worst - 100 for piece in pieces]
     vocab = [(piece.text, score) for piece, score in zip(pieces, scores, strict=True)]
@@ -198,8 +207,14 @@ def _added(pieces: list[Piece], extra: dict[int, AddedToken]) -> Iterator[AddedT
 # the wire format of protobuf
 
 
-def _piece(data: memoryview) -> Piece:
-    fields = dict(_fields(data))
+def _bounded(file: Path) -> bytes:
+    if (size := file.stat().st_size) > MOST_BYTES:
+        raise ValueError(f"it has {size:,} bytes, at most {MOST_BYTES:,} are read")
+    return file.read_bytes()
+
+
+def _piece(data: memoryview, left: Iterator[int]) -> Piece:
+    fields = dict(_fields(data, left))
     (score,) = struct.unpack("<f", _bytes(fields.get(2, bytes(4))))
     if not math.isfinite(score):
         raise ValueError(f"a score is {score}")
@@ -212,10 +227,12 @@ def _bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """(number, value) of each field of a message: int for varints, bytes for the rest."""
+def _fields(data: memoryview, left: Iterator[int]) -> Iterator[tuple[int, Any]]:
+    """(number, value) of each field of a message: int for varints, bytes for the rest. left: counts down how many of the file are still read."""
     at = 0
     while at < len(data):
+        if not next(left):
+            raise ValueError(f"it has more than {MOST_FIELDS:,} fields")
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         if wire == 0:

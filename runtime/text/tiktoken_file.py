@@ -14,6 +14,9 @@ from tokenizers import Tokenizer as Backend
 from sgl.grammars.tokens.token_bytes import byte_alphabet
 from sgl.runtime.errors import ConfigError
 
+from .pairs import all_pairs
+
+MOST_BYTES, MOST_RANKS = 2**25, 2**19  # of a file
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
 _LETTERS = {byte: char for char, byte in byte_alphabet().items()}  # by byte, which Latin-1 has as a character of the same number
 _WORDS = (
@@ -38,14 +41,20 @@ def tiktoken_backend(file: Path, pattern: str, extra: dict[int, AddedToken], nfc
         nfc: texts are composed before.
     """
     ranks = _ranks(file)
-    backend = ranked_backend(ranks, pattern, nfc)
+    try:
+        backend = ranked_backend(ranks, pattern, nfc)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}; download it again") from None
     unused = (AddedToken(f"<|unused_{i}|>", normalized=False, special=True) for i in range(len(ranks), max(extra, default=-1) + 1))
     backend.add_tokens([extra.get(i, token) for i, token in enumerate(unused, len(ranks))])
     return backend
 
 
 def ranked_backend(ranks: Mapping[bytes, int], pattern: str, nfc: bool = False, first: Sequence[str] = ()) -> Backend:
-    """The tokenizer of ranks 0 to n - 1. pattern, nfc: as above. first: special tokens, whose ids come before those of the ranks."""
+    """The tokenizer of ranks 0 to n - 1. pattern, nfc: as above. first: special tokens, whose ids come before those of the ranks.
+
+    Raises ValueError for ranks whose merges are too many.
+    """
     backend = Backend(_model(ranks, first))
     backend.normalizer = normalizers.NFC() if nfc else None
     words = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
@@ -58,7 +67,7 @@ def ranked_backend(ranks: Mapping[bytes, int], pattern: str, nfc: bool = False, 
 
 def _ranks(file: Path) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    for number, line in enumerate(_lines(file), 1):
         try:
             if line:
                 token, rank = line.split() if line[:1] != b" " else (b"", line)
@@ -70,13 +79,17 @@ def _ranks(file: Path) -> dict[bytes, int]:
     return found
 
 
+def _lines(file: Path) -> list[bytes]:
+    if (size := file.stat().st_size) > MOST_BYTES:
+        raise ConfigError(f"{file} has {size:,} bytes, at most {MOST_BYTES:,} are read; download it again")
+    data = file.read_bytes()
+    if (lines := data.count(b"\n")) > MOST_RANKS:
+        raise ConfigError(f"{file} has {lines:,} lines, at most {MOST_RANKS:,} are read; download it again")
+    return data.splitlines()
+
+
 def _model(ranks: Mapping[bytes, int], first: Sequence[str]) -> models.BPE:
     letters = {token: token.decode("latin-1").translate(_LETTERS) for token in ranks}
-    merges = [
-        (rank, ranks[token[:cut]], ranks[token[cut:]], letters[token[:cut]], letters[token[cut:]])
-        for token, rank in ranks.items()
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    ]
+    pairs = all_pairs(sorted(ranks, key=ranks.__getitem__), ranks, lambda pair: (ranks[pair[0]], ranks[pair[1]]))
     vocab = {letters[token]: rank + len(first) for token, rank in ranks.items()} | {token: i for i, token in enumerate(first)}
-    return models.BPE(vocab, [(left, right) for *_, left, right in sorted(merges)], ignore_merges=True)
+    return models.BPE(vocab, [(letters[left], letters[right]) for left, right in pairs], ignore_merges=True)

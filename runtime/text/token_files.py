@@ -15,8 +15,9 @@ from tokenizers.processors import Sequence as Processors
 from tokenizers.processors import TemplateProcessing
 
 from sgl.runtime.errors import ConfigError, brief
+from sgl.runtime.values import require_little_json
 
-from .sentencepiece_file import sentencepiece_backend
+from .sentencepiece_file import require_small_trie, sentencepiece_backend
 from .tekken_file import tekken_backend, tekken_file
 from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES, is_tiktoken, tiktoken_backend
 from .token_kinds import own_class, require_kinds, require_little_growth, require_model_kinds
@@ -28,6 +29,8 @@ WITHOUT_CLASS = (None, "llama")  # kinds of models that have no tokenizer class 
 MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tokenizer.model.v*", "*.tiktoken", "*.model")
 REMEDY = "save tokenizer.json beside it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
 MOST_TOKENS = 1 << 20  # ids beyond are a mistake
+MOST_VALUES, MOST_NAMED = 3 * 2**20, 5 * 2**17  # of a file of JSON that lists a vocabulary: all, and those with a name
+MOST_CHARACTERS = 2**22  # of all tokens
 MOST_UNUSED = 1 << 15  # ids between the pieces of a file and the added tokens
 MOST_JSON = 64 * 2**20  # bytes of a file of JSON
 FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
@@ -90,7 +93,9 @@ def read_json(file: Path) -> dict[str, Any]:
     if (size := file.stat().st_size) > MOST_JSON:
         raise ConfigError(f"{file} has {size:,} bytes, at most {MOST_JSON:,} are read; download it again")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        data = file.read_bytes()
+        require_little_json(data, MOST_NAMED, MOST_JSON // 2)
+        found = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is no JSON that can be read ({brief(error)}); {_hint(file)}") from None
     if not isinstance(found, dict):
@@ -148,10 +153,28 @@ def _named(config: Mapping[str, Any]) -> set[str]:
 
 def _from_file(folder: Path) -> Backend:
     file = folder / "tokenizer.json"
+    _require_little(file)
     try:
         return Backend.from_file(str(file))
     except Exception as error:
         raise ConfigError(f"{file} is not a tokenizer that the tokenizers library can read ({brief(error)}); {_hint(file)}") from None
+
+
+def _require_little(file: Path) -> None:
+    """Before any of it is made."""
+    if (size := file.stat().st_size) > MOST_JSON:
+        raise ConfigError(f"{file} has {size:,} bytes, at most {MOST_JSON:,} are read; {_hint(file)}")
+    data = file.read_bytes()
+    try:
+        require_little_json(data, MOST_VALUES, MOST_JSON)
+        if (named := data.count(b":")) > MOST_NAMED:
+            raise ValueError(f"it holds up to {named:,} tokens and keys, at most {MOST_NAMED:,} are read")
+        if b'"Unigram"' in data:
+            if (lists := data.count(b"[")) > MOST_NAMED // 2:
+                raise ValueError(f"it lists up to {lists:,} pieces, at most {MOST_NAMED // 2:,} are read")
+            require_small_trie(str(entry[0]) for entry in (json.loads(data).get("model") or {}).get("vocab") or ())
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError) as error:
+        raise ConfigError(f"{file} is not a tokenizer that can be read ({error}); {_hint(file)}") from None
 
 
 def _flags(token: AddedToken) -> tuple[Any, ...]:
@@ -275,7 +298,10 @@ def _require_ids(ids: Iterable[Any], file: Path, of: Iterable[str]) -> None:
 
 def _bounded(backend: Backend, folder: Path) -> Backend:
     """Every id has a row in the tables that are made of a vocabulary."""
-    token, largest = max(backend.get_vocab(with_added_tokens=True).items(), key=itemgetter(1), default=("", 0))
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    if (characters := sum(map(len, vocabulary))) > MOST_CHARACTERS:
+        raise ConfigError(f"{folder / 'tokenizer.json'}: its tokens have {characters:,} characters, at most {MOST_CHARACTERS:,} are read; download it again")
+    token, largest = max(vocabulary.items(), key=itemgetter(1), default=("", 0))
     if largest >= MOST_TOKENS:
         raise ConfigError(f"{folder / 'tokenizer.json'}: token {token[:60]!r} has the id {largest:,}, at most {MOST_TOKENS:,} are read; mend it")
     return backend

@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         names = sorted(file.relative_to(self.server.folder).as_posix() for file in self.server.folder.rglob("*") if file.is_file())
         if "/tree/" in self.path:
             return [{"type": "file", "path": name, "size": (self.server.folder / name).stat().st_size, "oid": "0" * 40} for name in names]
-        return {"id": "acme/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+        return {"id": "acme/tiny", "sha": COMMIT, "siblings": [{"rfilename": name, "size": (self.server.folder / name).stat().st_size} for name in names]}
 
     def _send_file(self, data: bytes, body: bool) -> None:
         headers = {"X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}

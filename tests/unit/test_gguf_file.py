@@ -174,7 +174,7 @@ def test_long_headers_are_bounded(tmp_path: Path) -> None:
     """A large file whose texts and names exceed what any model needs."""
     file = tmp_path / "m.gguf"
     for rest, said in (
-        (struct.pack("<Q", MOST_NAME + 1), "65,537 bytes"), (name("a") + struct.pack("<IQ", 8, MOST_STRING + 1), "67,108,865 bytes"),
+        (struct.pack("<Q", MOST_NAME + 1), "65,537 bytes"), (name("a") + struct.pack("<IQ", 8, MOST_STRING + 1), f"{MOST_STRING + 1:,} bytes"),
         (name("a") + struct.pack("<IIQ", 9, 0, 2**23), "8,388,608 values"),
     ):  # fmt: skip
         with open(file, "wb") as stream:

@@ -14,7 +14,7 @@ import pytest
 from journal_programs import CITIES, LoggedBackend, facts, trip
 
 import sgl
-from sgl.lang.errors import JournalError
+from sgl.lang.errors import JournalError, RecordedError, ReplayMismatch
 from sgl.lang.journal import Journal, journalled, record, replay, resume
 from sgl.lang.journal import file as journal_file
 
@@ -147,7 +147,13 @@ def test_journals_of_the_first_format_are_read_and_gone_on_with(path):
         ({"turn": 5}, "TypeError"),
         ({"number": 10**9, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0"}, "holds node 1000000000"),
         ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0", "previous": 3}, "after node 3"),
-        ({"number": 3}, "TypeError"),
+        ({"number": 3}, "lacks 'key'"),
+        ({"turn": ["user", 5], "prefix": "", "suffix": ""}, "its turn is"),
+        ({"turn": ["user"], "prefix": "", "suffix": None}, "its turn is"),
+        ({"edit": 0, "text": 5}, "TypeError: the text of gen 'season' must be a str"),
+        ({"number": 3, "kind": "select", "name": "x", "key": "", "shape": "", "path": "0"}, "select without choices"),
+        ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "a.b"}, "its node has path='a.b'"),
+        ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0", "error": {"type": 5}}, "its node has error="),
     ],
 )
 def test_entries_that_nobody_writes(path, whole, entry, why):
@@ -163,6 +169,24 @@ def test_first_lines_that_nobody_writes(path, header):
     path.write_text(json.dumps(header) + "\n")
     with pytest.raises(JournalError, match=r"is this a journal|does not begin like a journal"):
         resume(path, LoggedBackend())
+
+
+def test_lines_that_are_edited_and_sealed_again(path, whole):
+    """Any value in any field: it is read, or the error is one of a journal's."""
+    lines = [json.loads(line) for line in whole[0].splitlines()]
+    for number, line in enumerate(lines):
+        line.pop("sum")
+        for field in (*line, *(f"chat_template/{name}" for name in line.get("chat_template", {}))):
+            for value in (None, -1, "x", [5], {"a": 5}):
+                changed = json.loads(json.dumps(line))
+                place = changed["chat_template"] if "/" in field else changed
+                place[field.partition("/")[2] or field] = value
+                path.write_bytes(b"".join(journal_file.sealed(changed if i == number else other) for i, other in enumerate(lines)))
+                try:
+                    with replay(path) as backend:
+                        short.run(backend=backend).text()
+                except (JournalError, ReplayMismatch, RecordedError) as error:
+                    assert str(path) in str(error) or isinstance(error, RecordedError), (number, field, value, str(error))
 
 
 # --- a disk that is full for a moment ------------------------------------------------------------------------------
@@ -230,7 +254,7 @@ def error_of(state):
 
 REAL = """
 import resource, sys, sgl, warnings
-from sgl.lang.errors import JournalError
+from sgl.lang.errors import JournalError, RecordedError, ReplayMismatch
 @sgl.function
 def ask(s, n):
     s += "x" * 50 + sgl.gen("a")

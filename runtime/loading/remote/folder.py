@@ -21,7 +21,7 @@ from typing import Any
 
 from ...errors import CheckpointError
 from ...models.fields import shown
-from ..choosing import INDEX, WEIGHTS, is_beside, weight_names
+from ..choosing import INDEX, MOST_SMALL, WEIGHTS, is_beside, require_small, weight_names
 from ..header import header_of
 from ..objects import read_json
 from .source import RangeSource
@@ -33,7 +33,6 @@ SMALL = (
     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt",
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", INDEX,
 )  # fmt: skip
-MOST_SMALL = 256 * 2**20  # bytes of one of them
 MOST_FILES = 4096
 
 
@@ -85,8 +84,7 @@ def _name(url: str) -> str:
 
 
 def _small(store: Store, name: str, file: File) -> Any:
-    if file.size > MOST_SMALL:
-        raise CheckpointError(f"{store.url}/{name} has {file.size:,} bytes, at most {MOST_SMALL:,} are read")
+    require_small(name, file.size, store.url)
     return store.read(name, file, 0, file.size)
 
 
