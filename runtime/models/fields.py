@@ -11,7 +11,7 @@ from ..errors import ConfigError
 
 T = TypeVar("T", int, float, bool, str)
 LARGEST = 2**31 - 1  # of any size
-EMPTY = (None, False, "", [], {})
+EMPTY: tuple[Any, ...] = (None, False, "", [], {})
 LARGEST_FLOAT = 2**1000
 
 _brief = reprlib.Repr()

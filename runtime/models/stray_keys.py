@@ -50,12 +50,14 @@ def _has(kind: str, architecture: str | None) -> bool:
 
 @lru_cache(MOST_KEPT)
 def known_keys(kind: str) -> frozenset[str] | None:
-    """Every key that the class of a model type may read, or None: transformers knows no such type."""
+    """Every key that the class of a model type may read, or None: transformers knows no such type of a text model."""
     try:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         own = CONFIG_MAPPING[kind]
     except (ImportError, KeyError, AttributeError, ValueError):
+        return None
+    if "text_config" in getattr(own, "sub_configs", {}):  # a wrapper, which hands keys on to the classes of its parts
         return None
     fields = {field.name for field in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else set(inspect.signature(own).parameters)
     renamed = {name for pair in getattr(own, "attribute_map", {}).items() for name in pair}

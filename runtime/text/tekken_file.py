@@ -60,7 +60,7 @@ def _is_word(backend: Backend, token: str) -> bool:
 
 def _of(file: Path, values: Mapping[str, Any], key: str, kind: type) -> Any:
     if type(value := values.get(key)) is not kind:
-        raise wrong(file, key, value, {dict: "an object", list: "a list"}.get(kind, kind.__name__))
+        raise wrong(file, key, value, "an object" if kind is dict else "a list" if kind is list else kind.__name__)
     return value
 
 

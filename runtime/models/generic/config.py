@@ -18,6 +18,7 @@ DENIED = {
     "glm_moe_dsa": "its sparse attention needs a mask that is not given to other attention functions",
     "deepseek_v4": "its sparse attention needs a mask that is not given to other attention functions",
 }
+DENIED |= dict.fromkeys(("axk2", "hy_v4", "dots3_note", "dots3_note_text"), "its code reads a mask that is not given to other attention functions")
 BY_LENGTH = ("dynamic", "longrope")  # rotations that the longest sequence of a batch decides for its neighbours
 STATES = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "gated_delta_net")
 
