@@ -67,10 +67,10 @@ def read_parts(file: Path) -> list[GGUFFile]:
     """
     files = _part_files(file)
     parts: list[GGUFFile] = []
-    for part in files:
-        parts.append(read_gguf(part))
-        if (count := sum(len(each.tensors) for each in parts)) > MOST_TENSORS:
-            raise CheckpointError(f"{file}: its parts hold {count:,} tensors and more, at most {MOST_TENSORS:,} are read")
+    for name in files:
+        parts.append(read_gguf(name))
+        if (held := sum(len(each.tensors) for each in parts)) > MOST_TENSORS:
+            raise CheckpointError(f"{file}: its parts hold {held:,} tensors and more, at most {MOST_TENSORS:,} are read")
     for number, part in enumerate(parts):
         _check_part(part, number, len(parts))
     tensors = [stored.name for part in parts for stored in part.tensors]

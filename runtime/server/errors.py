@@ -27,6 +27,7 @@ from .record import RECORD
 log = logging.getLogger("sgl.server")
 
 LONGEST = 2000  # characters of a message
+ENDINGS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)  # no failures, though no Exceptions either
 INVALID, SERVER = "invalid_request_error", "server_error"
 
 

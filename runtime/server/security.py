@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .admission import NEXT_SERVER, shutting_down
 from .bodies import BodyRoom, HeldBody
 from .caller import calling, key_of, tenant_of
-from .errors import RequestError, problem
+from .errors import ENDINGS, RequestError, problem
 from .record import RECORD
 from .settings import ServerSettings
 
@@ -235,9 +235,6 @@ class _Exchange:
     async def _send_on(self, message: MutableMapping[str, Any]) -> None:
         self._started = True
         await self._send(message)
-
-
-ENDINGS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 async def answer_error(

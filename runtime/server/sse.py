@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from .errors import Problem, problem
+from .errors import ENDINGS, Problem, problem
 
 T = TypeVar("T")
 
@@ -30,7 +30,9 @@ async def events(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None
         try:
             async for item in items:
                 yield event(item)
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             yield event(problem(error).body())
         yield DONE
 
@@ -76,7 +78,9 @@ async def _lines(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[
         try:
             async for item in items:
                 yield _compact(item).encode("utf-8", "replace") + b"\n"
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             yield _compact(failed(problem(error))).encode() + b"\n"
 
 
@@ -85,7 +89,9 @@ async def _named(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[
         try:
             async for item in items:
                 yield b"event: " + item["type"].encode() + b"\n" + event(item)
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             told = failed(problem(error))
             yield b"event: " + told["type"].encode() + b"\n" + event(told)
 

@@ -140,3 +140,11 @@ def test_an_index_may_name_no_file_elsewhere(hub: FileServer) -> None:
     (hub.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../x.safetensors"}}))
     with pytest.raises(CheckpointError, match="not the name of a safetensors file beside it"):
         resolve_model("acme/tiny")
+
+
+def test_what_would_not_be_read_is_not_fetched(hub: FileServer) -> None:
+    with open(hub.folder / "config.json", "r+b") as stream:
+        stream.truncate(5 * 2**20)
+    with pytest.raises(CheckpointError, match=r"the repository 'acme/tiny'/config.json has 5,242,880 bytes, at most 4,194,304 are read"):
+        resolve_model("acme/tiny")
+    assert not fetched(hub) - {"model.safetensors.index.json"}
