@@ -55,7 +55,7 @@ class StagesSide(RanksSide):
         if self._choice.device.type == "cuda":
             self._meet_cards(model, config, stages)
             return model
-        ranks = StageRanks(0, self.team.size, self.team.meeting, stages)
+        ranks = self.team.met(lambda arrived: StageRanks(0, self.team.size, self.team.meeting, stages, arrived))
         self.part.sums = ranks if ranks.ranks > 1 else None
         self.pipeline = Pipeline(self.part.join(model), Links(ranks))
         self._met()

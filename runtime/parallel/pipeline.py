@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ AHEAD = 8  # micro-batches that a stage may be before the next one
 class StageRanks(Ranks):
     """The ranks of one stage, among those of all. rank, ranks: of the stage."""
 
-    def __init__(self, rank: int, ranks: int, meeting: Path, stages: int) -> None:
-        super().__init__(rank, ranks, meeting)
+    def __init__(self, rank: int, ranks: int, meeting: Path, stages: int, arrived: Callable[[], None] = lambda: None) -> None:
+        super().__init__(rank, ranks, meeting, arrived)
         self.place, each = Place.of(rank, ranks, stages), ranks // stages
         groups = [dist.new_group(range(first, first + each)) for first in range(0, ranks, each)] if each > 1 else []
         self.group = groups[self.place.stage] if groups else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..errors import RuntimeFailure
 from ..layers.linear import Linear
 from ..models.decoder import Decoder
 from ..models.experts import ExpertsPart
@@ -28,10 +29,26 @@ class Ranks:
 
     group: dist.ProcessGroup | None = None
 
-    def __init__(self, rank: int, ranks: int, meeting: Path) -> None:
-        """meeting: a file that no other engine uses."""
+    def __init__(self, rank: int, ranks: int, meeting: Path, arrived: Callable[[], None] = lambda: None) -> None:
+        """Waits until all ranks are here and every one of them has heard every other.
+
+        meeting: a file that no other engine uses.  arrived: called when all ranks are here and begin to connect, which takes no time.
+        """
         self.rank, self.ranks = rank, ranks
-        dist.init_process_group("gloo", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=LIMIT)
+        store = dist.FileStore(str(meeting), ranks)
+        store.set(f"rank {rank}", "here")
+        store.wait([f"rank {each}" for each in range(ranks)], LIMIT)
+        arrived()
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=LIMIT)
+        self._greet()
+
+    def _greet(self) -> None:
+        """Each pair of ranks exchanges a number: a connection that leads elsewhere, or to nobody, is found now and in no step."""
+        own = torch.arange(self.ranks) + self.rank * self.ranks
+        heard = torch.empty_like(own)
+        dist.all_to_all_single(heard, own)
+        if heard.tolist() != [each * self.ranks + self.rank for each in range(self.ranks)]:
+            raise RuntimeFailure(f"rank {self.rank} heard {heard.tolist()} of the other ranks: something else answers at their ports; open the engine again")
 
     def summed(self, x: Tensor) -> Tensor:
         """The sum of the ranks' x, in their order whatever else x holds, on all of them the same bits; x is written over."""

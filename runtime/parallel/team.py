@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import RuntimeFailure
 from .line import (
@@ -47,6 +47,9 @@ STEP_LIMIT = 10.0  # seconds that a card may take for a step, less where the lim
 STDERR, WRITING = 2, 0.2  # the descriptor, whatever sys.stderr is; seconds in which a process writes where it is
 ENDING = 10.0  # seconds that ending takes at most
 TURN = 0.2  # seconds between two looks at who was heard when
+
+
+Met = TypeVar("Met", bound=Ranks)
 
 
 class Member:
@@ -85,6 +88,7 @@ class Team:
         self._failed, self._closing, self._begun, self._loading = threading.Lock(), False, False, True
         self._progress: Progress | None = None
         self._stalls: list[Stall] = []
+        self._connecting: float | None = None  # since when the ranks connect
         self.members = [Member(rank, other) for rank, other in enumerate(them.each, 1)]
         for member in self.members:
             threading.Thread(target=self._listen, args=(member,), name=f"sgl-rank-{member.rank}", daemon=True).start()
@@ -96,8 +100,18 @@ class Team:
             self._send(member, BEGIN, begin._replace(rank=member.rank, meeting=str(self.meeting)))
 
     def meet(self) -> Ranks:
-        """Wait until all have loaded."""
-        return Ranks(0, self.size, self.meeting)
+        """Wait until all have loaded, and have heard each other."""
+        return self.met(lambda arrived: Ranks(0, self.size, self.meeting, arrived))
+
+    def met(self, meet: Callable[[Callable[[], None]], Met]) -> Met:
+        """What `meet` gives, which connects the ranks once it has called what it is given. Where that takes long, all ranks end."""
+        try:
+            return meet(self._arrived)
+        finally:
+            self._connecting = None
+
+    def _arrived(self) -> None:
+        self._connecting = time.monotonic()
 
     @property
     def meeting(self) -> Path:
@@ -264,6 +278,9 @@ class Team:
                 if time.monotonic() - member.heard > limit:
                     words = f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"
                     return self.fail(RuntimeFailure(words), hung=True)
+            if (since := self._connecting) is not None and time.monotonic() - since > limit:
+                words = f"the ranks have not connected within {limit:g} s: maybe something else connects to their ports on this machine; all were killed"
+                return self.fail(RuntimeFailure(words), hung=True)
             if self._progress is not None:
                 self._watch_cards(self._progress)
 

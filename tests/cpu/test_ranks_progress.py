@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import threading
 from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.parallel import progress
 from sgl.runtime.parallel.algorithms import LIMITS, algorithm, limits
 from sgl.runtime.parallel.progress import Moved, Progress, Stall
+from sgl.runtime.parallel.ranks import Ranks
 from sgl.runtime.parallel.team import Team
 
 
@@ -61,6 +65,44 @@ def test_a_step_that_hangs_ends_all_ranks(monkeypatch):
     finally:
         team.close()
     assert "a step hangs: rank 0 has done nothing of it for 0.5 s" in str(error) and ours.moved().steps == 1
+
+
+def test_ranks_that_never_connect_end_all():
+    """Of a team without others; a heartbeat that counts ten times while models are loaded."""
+    broken, over = SimpleQueue(), threading.Event()
+    team = Team(1, 0.05, broken.put)
+    try:
+        threading.Thread(target=team.met, args=(lambda arrived: (arrived(), over.wait(60)),), daemon=True).start()
+        error = broken.get(timeout=30)
+    finally:
+        over.set()
+        team.close()
+    assert "the ranks have not connected within 0.5 s" in str(error)
+
+
+def test_ranks_that_are_still_loading_are_waited_for():
+    broken, over = SimpleQueue(), threading.Event()
+    team = Team(1, 0.05, broken.put)
+    try:
+        assert team.met(lambda arrived: over.wait(1.5)) is False and broken.empty()
+    finally:
+        team.close()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_each_rank_hears_every_other_before_the_first_step(monkeypatch, wrong):
+    ranks = object.__new__(Ranks)
+    ranks.rank, ranks.ranks = 1, 3
+
+    def exchanged(heard, own):
+        assert own.tolist() == [3, 4, 5]
+        heard.copy_(torch.tensor([1, 4, 7 + wrong]))
+
+    monkeypatch.setattr("torch.distributed.all_to_all_single", exchanged)
+    if not wrong:
+        return ranks._greet()
+    with pytest.raises(RuntimeFailure, match=r"rank 1 heard \[1, 4, 8\]"):
+        ranks._greet()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])
