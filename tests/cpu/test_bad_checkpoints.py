@@ -177,7 +177,7 @@ CASES: dict[str, Case] = {
     "infinity": key("rms_norm_eps", float("inf"), "must be a finite number, not inf"),
     "an epsilon below zero": key("rms_norm_eps", -1.0, "at least 0", "-1.0"),
     "an activation that is none": key("hidden_act", "x" * 10**6, "is not supported"),
-    "a key that nobody knows": key("logit_twist", 3, "(3) is not understood"),
+    "a key that the family does not read": key("sliding_window", 3, "(3) is not understood"),
     "architectures in a list": key("architectures", [["LlamaForCausalLM"]], "is not supported"),
     "a text config that is none": key("text_config", 7, "must be an object, not 7"),
     "layer kinds that are none": key("layer_types", [[]] * 3, "is not understood"),

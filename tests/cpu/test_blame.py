@@ -117,7 +117,7 @@ def test_what_the_engine_does_for_a_sequence_may_break(engine, beside, monkeypat
     op = Generate(GREEDY)
     with monkeypatch.context() as patch:
         if name == "finished":
-            patch.setattr(type(owner), name, lambda self, made, allowed: 1 / 0 if made == 11 else usual(self, made, allowed))
+            patch.setattr(type(owner), name, lambda self, made, *args: 1 / 0 if made == 11 else usual(self, made, *args))
             op = Generate(SamplingParams(max_tokens=11, temperature=0, ignore_eos=True))
         else:
             patch.setattr(type(owner), name, breaks)

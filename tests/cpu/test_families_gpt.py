@@ -68,7 +68,6 @@ def test_saved_masks_are_left_aside_and_nothing_else(architecture: str, tmp_path
 REFUSED: list[tuple[str, dict[str, Any], str, object]] = [
     ("GPT2LMHeadModel", OWN, "add_cross_attention", True),
     ("GPT2LMHeadModel", OWN, "activation_function", "mish"),
-    ("GPT2LMHeadModel", OWN, "rotary_dim", 8),
     ("GPT2LMHeadModel", OWN, "n_inner", 2**40),
     ("GPTBigCodeForCausalLM", OWN, "multi_query", 3),
     ("GPTJForCausalLM", OWN | {"rotary_dim": 8}, "rotary", False),
@@ -78,7 +77,6 @@ REFUSED: list[tuple[str, dict[str, Any], str, object]] = [
     ("GPTNeoForCausalLM", NEO | {"attention_types": [[["global"], 4]]}, "attention_types", 7),
     ("GPTNeoForCausalLM", NEO | {"attention_types": [[["global"], 4]]}, "attention_types", [[["global"], 10**15]]),
     ("GPTNeoForCausalLM", NEO | {"attention_types": [[["global"], 4]]}, "attention_layers", ["local"] * 4),
-    ("GPTNeoXForCausalLM", {"num_key_value_heads": ...}, "rotary_pct_", 0.5),
 ]
 
 

@@ -193,7 +193,9 @@ def test_any_temperature_gives_calls_that_fit(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(**body)
     assert len({choice.message.tool_calls[0].function.arguments for choice in answer.choices}) > 1
     assert len({choice.message.tool_calls[0].id for choice in answer.choices}) == 8
-    for choice in answer.choices:
+    whole = [choice for choice in answer.choices if choice.finish_reason == "tool_calls"]
+    assert whole
+    for choice in whole:
         (call,) = choice.message.tool_calls
         jsonschema.validate(json.loads(call.function.arguments), PARSED[0]["function"]["parameters"])
 
@@ -266,13 +268,24 @@ def test_what_the_page_shows_works(url: str) -> None:
 
 
 @pytest.mark.parametrize("limit", range(1, 12))
-def test_a_call_that_meets_the_limit_is_closed(client: openai.OpenAI, limit: int) -> None:
-    body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required", max_tokens=limit)
+def test_a_call_that_meets_the_limit_is_closed_where_that_is_asked_for(client: openai.OpenAI, limit: int) -> None:
+    body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required", max_tokens=limit) | {"extra_body": {"close_at_limit": True}}
     whole, parts = client.chat.completions.create(**body).choices[0], list(client.chat.completions.create(**body, stream=True))
     (call,) = whole.message.tool_calls
     jsonschema.validate(json.loads(call.function.arguments), PARSED[0]["function"]["parameters"])
     assert whole.finish_reason == parts[-1].choices[0].finish_reason == "length"
     assert merged(parts) == plain(whole.message)
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_a_call_that_meets_the_limit_keeps_what_was_written(client: openai.OpenAI, limit: int) -> None:
+    body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required")
+    written = client.chat.completions.create(**body).choices[0].message.tool_calls[0].function
+    cut, parts = client.chat.completions.create(**body | {"max_tokens": limit}).choices[0], list(client.chat.completions.create(**body | {"max_tokens": limit}, stream=True))
+    assert cut.finish_reason == parts[-1].choices[0].finish_reason == "length" and merged(parts) == plain(cut.message)
+    for call in cut.message.tool_calls or ():
+        assert call.function.name == written.name
+        assert written.arguments.startswith(call.function.arguments) and call.function.arguments != written.arguments
 
 
 def test_stops_end_texts_and_leave_calls_whole(client: openai.OpenAI) -> None:
