@@ -70,6 +70,9 @@ class ServerArgs(_Options):
     def from_cli_args(cls, args: argparse.Namespace) -> ServerArgs:
         return cls(**given_in(args))
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"ServerArgs has no option {name!r}")
+
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self._options.items())
         return f"ServerArgs(model_path={self.model_path!r}{given})"

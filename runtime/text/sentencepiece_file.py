@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ UNIGRAM, BPE = 1, 2
 MOST_BYTES, MOST_PIECES, MOST_FIELDS = 2**26, 2**19, 5 * 2**18  # of a file
 MOST_CHARACTERS = 2**22  # of all pieces
 MOST_IN_TRIE = 3 * 2**20  # bytes of all pieces of a unigram model, which takes a hundred of memory for each
+MOST_USER, MOST_USER_CHARACTERS = 2**12, 2**16  # user-defined pieces with spaces
 _SIZES = {1: 8, 5: 4}  # bytes of the wire types of fixed size
 
 
@@ -123,7 +125,8 @@ def backend_of(found: SentencePieceFile, where: str, extra: dict[int, AddedToken
     except Exception as error:
         raise ConfigError(f"{where}: the tokenizers library does not take its pieces ({brief(error)}); download it again") from None
     scheme = "never" if not found.dummy_prefix else "first" if first_only else "always"
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+    spaces, alone = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False), _isolating(pieces, extra, where)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, *alone]) if alone else spaces
     backend.decoder = _decoder(found)
     backend.add_tokens(list(_added(pieces, extra)))
     return backend, found.special_names()
@@ -202,6 +205,18 @@ def _added(pieces: list[Piece], extra: dict[int, AddedToken]) -> Iterator[AddedT
             yield AddedToken(piece.text, normalized=False, special=True)
         elif piece.kind == Kind.USER and SPACE not in piece.text:
             yield AddedToken(piece.text, normalized=False, special=False)
+
+
+def _isolating(pieces: list[Piece], extra: dict[int, AddedToken], where: str) -> list[pre_tokenizers.Split]:
+    """User-defined pieces with spaces are taken whole, the longest first, and no other piece is merged through them.
+
+    Those without spaces are added tokens. Raises ConfigError where they are more than any tokenizer has.
+    """
+    found = [piece.text for i, piece in enumerate(pieces) if piece.kind == Kind.USER and SPACE in piece.text and i not in extra]
+    if len(found) > MOST_USER or sum(map(len, found)) > MOST_USER_CHARACTERS:
+        raise ConfigError(f"{where} has {len(found):,} user-defined pieces with spaces, at most {MOST_USER:,} are read; save a tokenizer.json instead")
+    pattern = "|".join(re.escape(text) for text in sorted(found, key=len, reverse=True))
+    return [pre_tokenizers.Split(Regex(pattern), behavior="isolated")] if found else []
 
 
 # the wire format of protobuf

@@ -48,6 +48,8 @@ def theirs(kind: TokenizerKind) -> Any:
 @given(text=texts)
 def test_ids_are_those_of_transformers(kind: TokenizerKind, text: str) -> None:
     tokenizer, expected = ours(kind), theirs(kind)(text).input_ids
+    if kind.name == "tekken":  # mistral-common puts BOS before a text, transformers alone does not
+        expected = [*tokenizer.prefix_ids, *expected]
     if text.startswith(tuple(theirs(kind).all_special_tokens)):
         expected = expected[len(tokenizer.prefix_ids) :] if expected[:1] == expected[1:2] and tokenizer.prefix_ids else expected
     assert tokenizer.encode(text, special_prefix=True).tolist() == expected

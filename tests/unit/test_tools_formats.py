@@ -189,7 +189,7 @@ def test_tolerant_reading_of_what_models_really_write():
     [
         ("/x/sgl/runtime/nano", "tokenizer", "nano"), ("Qwen/Qwen2.5-7B-Instruct", "qwen", "hermes"),
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-instruct", "llama"),
-        ("meta-llama/Llama-3.2-1B-Instruct", "llama-3-instruct", "pythonic"),
+        ("meta-llama/Llama-3.2-1B-Instruct", "llama-3-instruct", "llama"),
         ("meta-llama/Llama-4-Scout", "llama-4", "pythonic"), ("mistralai/Mixtral-8x7B", "mistral", "mistral"),
         ("/models/checkpoint-7", "llama-3-instruct", "llama"), ("/models/checkpoint-7", "qwen", "hermes"),
     ],

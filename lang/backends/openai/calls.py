@@ -164,7 +164,7 @@ async def chunks_of(stream: Any) -> AsyncGenerator[Any, None]:
         async for chunk in stream:
             yield chunk
     finally:
-        close = getattr(stream, "close", None) or getattr(stream, "aclose", None)
+        close = getattr(stream, "aclose", None) or getattr(stream, "close", None)
         if close is not None:
             await close()
 
