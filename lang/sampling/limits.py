@@ -25,8 +25,8 @@ def is_constrained(options: SamplingOptions) -> bool:
 
 def with_limit(options: SamplingOptions, typed: bool) -> SamplingOptions:
     """The options of a gen. Where nobody gave max_tokens, free text has the default, and a text with a type or a constraint
-    may run to its end, which only the context bounds: None."""
-    if options.max_new_tokens is not None or typed or is_constrained(options):
+    may run to its end, which only the context bounds: None. Programs with `dtype` were written for the default."""
+    if options.max_new_tokens is not None or typed or (is_constrained(options) and options.dtype is None):
         return options
     return replace(options, max_new_tokens=DEFAULTS.max_new_tokens)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 READ_BY_ALL = frozenset({  # by the base of all classes, by caches and by masks
@@ -74,6 +74,20 @@ def _codes(part: type) -> Iterator[CodeType]:
     for value in vars(part).values():
         functions = (value.fget, value.fset) if isinstance(value, property) else (inspect.unwrap(getattr(value, "__func__", value)),)
         yield from (function.__code__ for function in functions if inspect.isfunction(function))
+
+
+def spelled(function: FunctionType) -> frozenset[str]:
+    """Every name and text in a function, in those of its module that it calls, and in the tables of its module that it names."""
+    found, done, left = set[str](), set[FunctionType](), [function]
+    while left:
+        done.add(each := left.pop())
+        found.update(_names(each.__code__))
+        for value in (each.__globals__.get(name) for name in each.__code__.co_names):
+            if inspect.isfunction(value) and value.__module__ == function.__module__ and value not in done:
+                left.append(value)
+            elif isinstance(value, tuple | frozenset | set | dict):
+                found.update(part for part in value if isinstance(part, str))
+    return frozenset(found)
 
 
 def _names(code: CodeType) -> Iterator[str]:

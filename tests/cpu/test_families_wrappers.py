@@ -86,6 +86,8 @@ def rename(path: Path, begin: str, instead: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_model_is_that_of_transformers(case: str, tmp_path: Path) -> None:
+    if case == "llama 4" and transformers.__version__ == "5.24.0":
+        pytest.skip("transformers 5.24.0 cannot run Llama 4 without pictures: it reads image_outputs of an output that has none")
     model = wrapper(case)
     model.save_pretrained(tmp_path)
     rig = check_checkpoint(model, tmp_path, 5e-5)

@@ -210,7 +210,8 @@ def test_any_bytes(client: httpx.Client, path: str, content: bytes) -> None:
     if path == "/v1/completions" and content.startswith(b"\xff\xfe{"):
         assert ask(client, path, content) == 200  # JSON of another encoding is JSON
         return
-    assert 400 <= ask(client, path, content) < 500
+    least = 200 if path == "/api/chat" else 400  # without a message it is asked whether the model is loaded
+    assert least <= ask(client, path, content) < 500
 
 
 @pytest.mark.parametrize("depth", [50, 400, 900, 3000])

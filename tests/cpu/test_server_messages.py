@@ -138,6 +138,15 @@ def test_streams_fold_to_the_whole_answer_which_is_the_chats(served: str, reques
         _check_beside_chat(base, body, whole)
 
 
+def _object(arguments: str, cut: bool) -> Any:
+    """What was written of a call that is cut may be no JSON, and this protocol has no place for it."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        assert cut
+        return {}
+
+
 def _check_beside_chat(base: str, body: dict[str, Any], whole: dict[str, Any]) -> None:
     chat: dict[str, Any] = {key: body[key] for key in ("messages", "seed", "temperature", "max_tokens")} | {"stop": body.get("stop_sequences", [])}
     if "tools" in body:
@@ -152,7 +161,8 @@ def _check_beside_chat(base: str, body: dict[str, Any], whole: dict[str, Any]) -
     [one] = answer["choices"]
     assert "".join(block["text"] for block in whole["content"] if block["type"] == "text") == (one["message"]["content"] or "")
     calls = [(block["name"], block["input"]) for block in whole["content"] if block["type"] == "tool_use"]
-    assert calls == [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in one["message"].get("tool_calls", ())]
+    written = [(call["function"]["name"], call["function"]["arguments"]) for call in one["message"].get("tool_calls", ())]
+    assert calls == [(name, _object(arguments, one["finish_reason"] == "length")) for name, arguments in written]
     stopped = whole["stop_reason"] == "stop_sequence"
     assert (whole["stop_sequence"] in body.get("stop_sequences", ())) == stopped
     assert whole["stop_reason"] == REASONS[one["finish_reason"]] or (stopped and one["finish_reason"] == "stop")

@@ -346,7 +346,7 @@ def story(s: Any) -> None:
     s += " It was"
     s += sgl.select("mood", [" good", " bad", " very strange"])
     s += " in the year "
-    s += sgl.gen("year", regex="[12][0-9]{3}")
+    s += sgl.gen("year", regex="[12][0-9]{3}", max_tokens=8)
 
 
 @sgl.function

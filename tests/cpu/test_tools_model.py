@@ -172,7 +172,7 @@ def test_other_formats_are_constrained_on_any_model(engine):
         def force(s, box):
             s += sgl.assistant(box.call("step", "find_contact", max_tokens=80))
 
-        step = force.run(box, backend=engine, temperature=1.0, seed=2).get("step")
+        step = force.run(box, backend=engine, temperature=1.0, seed=2, close_at_limit=True).get("step")
         assert isinstance(step, ToolCalls) and isinstance(step.calls[0], ToolCall)
         assert [call.name for call in step] == ["find_contact"] and set(step.calls[0].arguments) == {"name"}
 

@@ -31,7 +31,7 @@ def plain(s):
 BODIES = {  # of a program
     'sgl.gen("a", Booking("x"))': "gen('a'): Booking(city='x') is a value, not a type; give its class: Booking",
     'sgl.gen("a", Color.RED)': "is a value, not a type; give its class: Color",
-    'sgl.gen("a", Plain)': "make it a dataclass, a TypedDict or a pydantic model",
+    'sgl.gen("a", Plain)': "pydantic does not know its fields",
     'sgl.gen("a", "int")': "write int without quotes",
     'sgl.gen("a", ["x", "y"])': "to choose one of them write choices=['x', 'y']",
     'sgl.gen("a", "Booking")': "for a type write Booking without quotes",

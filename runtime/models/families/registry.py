@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from ...errors import ConfigError
 from ..config import Config
 from ..fields import shown
 from ..spec import Model
-from ..stray_keys import stray_keys
+from ..stray_keys import spelled, stray_keys
 
 Reader = Callable[[Config], Model]
+_spelled = lru_cache(512)(spelled)
 
 MOST_TOLD = 8
 OUTER = ("tie_word_embeddings", "quantization_config")  # keys of a wrapper that count before those of its text model
@@ -59,7 +61,8 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     """
     name, text = architecture_of(values, where), _text_of(values, where)
     config = Config(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
-    config.leave_out(stray_keys(config.values, config.judged(), name if text is None else None))
+    own = _spelled(FAMILIES[name].read)  # keys of published files that the family reads, whatever transformers' class has
+    config.leave_out(stray_keys(config.values, config.judged() - own, name if text is None else None))
     if text is not None:
         config.notes.append(f"{name}: its text model only; towers and projectors of pictures or sound are left aside")
     _reject(config)

@@ -125,7 +125,7 @@ def test_masks_are_applied_as_by_numpy(dtype, width):
     assert torch.equal(wide[:, width:], behind)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 2])
 def test_walks_of_mixed_batches_beside_the_matcher(seed):
     walk = Walk(
         DevicePool(VOCABULARY, "cpu", slots=5, most_states=4096, most_rows=256),
