@@ -20,7 +20,7 @@ from .header import FLOATS, Stored, damaged
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_HEADER, MOST_STRING, MOST_NAME = 2**26, 2**24, 2**16  # bytes: of all before the tensors, of one value, of one name
-MOST_ITEMS, MOST_KEYS, MOST_TENSORS = 2**21, 2**16, 2**16  # MOST_ITEMS: values of all arrays together; MOST_TENSORS: of all parts
+MOST_ITEMS, MOST_KEYS, MOST_TENSORS = 3 * 2**19, 2**16, 2**16  # MOST_ITEMS: values of all arrays together; MOST_TENSORS: of all parts
 MOST_DIMENSIONS = 4
 PIECE = 2**20  # bytes read at a time
 ALIGNMENT = "general.alignment"
