@@ -9,6 +9,7 @@ import asyncio
 import select
 import socket
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -74,10 +75,18 @@ def settings_of(args: ServerArgs, replaced: bool) -> Any:
     """The server's settings by the options of a launched one. Formats of tools belong to the model that was asked for."""
     server, dialects = import_module("sgl.runtime.server.settings"), import_module("sgl.runtime.dialects")
     names = [name for name in (args.served_model_name, args.model_path) if name]
-    reasoning = args.reasoning_parser if args.reasoning_parser in dialects.MARKS else None
-    tools = None if replaced or args.tool_call_parser not in dialects.DIALECTS else args.tool_call_parser
+    reasoning = _known("reasoning_parser", args.reasoning_parser, dialects.MARKS)
+    tools = None if replaced else _known("tool_call_parser", args.tool_call_parser, dialects.DIALECTS)
     keys = frozenset([args.api_key] if args.api_key else [])
     return server.ServerSettings(served_name=tuple(names) or None, api_keys=keys, reasoning_format=reasoning, tool_format=tools)
+
+
+def _known(option: str, name: str | None, known: Collection[str]) -> str | None:
+    """The format of that name; None where it is not known, which is said: the model's own is used then."""
+    if name is None or name in known:
+        return name
+    say_once(f"{option}={name!r} is not known here: the format is read off the model's chat template; known: {', '.join(known)}")
+    return None
 
 
 def server_at(args: ServerArgs, port: int) -> StandInServer | None:

@@ -57,7 +57,8 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
 
     Of a wrapper around a text model (`text_config`) it is the text model; `Model.notes` says so. Raises ConfigError
     naming `where`, the key and its value; also for a key that may change results and is not understood. Keys that transformers' own
-    class of the `model_type` does not have are left out, as it does: `Model.stray` has them, and a note says so.
+    class of the `model_type` does not have are left out, as it does, but for those that the family's own code names: `Model.stray`
+    has them, and a note says so.
     """
     name, text = architecture_of(values, where), _text_of(values, where)
     config = Config(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
