@@ -81,7 +81,8 @@ class StopChecker:
     def rewrite(self, drop: int, token_ids: Sequence[int]) -> Finish | None:
         """Replace the last `drop` tokens by tokens whose bytes begin with theirs (jump-forward).
 
-        Tokens after one that ends the generation are not read.
+        Tokens after one that ends the generation are not read. Text that was not searched, being that of the
+        first min_tokens tokens, is not searched again: it may have been given out.
         """
         table = self._tokenizer.visible_bytes(self._params.skip_special_tokens)
         known = sum(len(table[i]) for i in self.token_ids[len(self.token_ids) - drop :])
