@@ -1,0 +1,1 @@
+"""Stand-ins for the modules of `sglang.srt` that programs import."""

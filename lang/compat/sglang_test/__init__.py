@@ -1,0 +1,1 @@
+"""Stand-ins for `sglang.test`, so that test files written for sglang run here."""

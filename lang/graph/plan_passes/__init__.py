@@ -1,0 +1,1 @@
+"""The passes over the plan of a traced program."""

@@ -1,0 +1,1 @@
+"""Drawings of a traced program: SVG and Graphviz."""

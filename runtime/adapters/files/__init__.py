@@ -1,0 +1,1 @@
+"""Reads LoRA adapters: PEFT directories, GGUF files and given tensors."""

@@ -1,0 +1,1 @@
+"""The prefix cache as its users see it: snapshot, tree, outline, SVG."""

@@ -1,0 +1,1 @@
+"""The dialects of model families: how each writes and reads tool calls."""

@@ -1,0 +1,1 @@
+"""Incremental readers of tool calls: JSON, Python literals, marked parameters."""

@@ -1,0 +1,1 @@
+"""Runners and worker of an engine that spans several ranks."""

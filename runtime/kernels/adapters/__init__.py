@@ -1,0 +1,1 @@
+"""Triton kernels of LoRA adapters, for batches whose rows use different ones."""

@@ -1,0 +1,1 @@
+"""Triton kernels of paged attention, and what writes its keys and values."""

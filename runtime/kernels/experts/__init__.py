@@ -1,0 +1,1 @@
+"""Triton kernels of mixtures of experts: routing, alignment, grouped GEMM and GEMV."""

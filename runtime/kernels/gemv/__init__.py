@@ -1,0 +1,1 @@
+"""Matrix-vector products, for a batch of one."""

@@ -1,0 +1,1 @@
+"""The layout of quantized weights on a GPU, and the PTX that unpacks them."""

@@ -1,0 +1,1 @@
+"""GEMM with quantized weights, for small and large batches."""

@@ -1,0 +1,1 @@
+"""Triton kernels of mixers that keep a state: linear attention, Mamba, short convolutions."""

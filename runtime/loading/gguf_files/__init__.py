@@ -1,0 +1,1 @@
+"""Models from GGUF files: header, configuration, tensor names."""

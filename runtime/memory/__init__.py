@@ -1,0 +1,1 @@
+"""Main memory: pinned memory and its pool, huge pages, sizes as options give them."""

@@ -1,0 +1,1 @@
+"""Layers run by the compiled C kernels on a CPU."""

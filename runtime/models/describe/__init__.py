@@ -1,0 +1,1 @@
+"""Descriptions of models for people: their layers, their families, who computes them."""

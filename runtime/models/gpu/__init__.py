@@ -1,0 +1,1 @@
+"""Layers run by Triton kernels on a GPU."""

@@ -1,0 +1,1 @@
+"""Which device or rank holds which experts."""

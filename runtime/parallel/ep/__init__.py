@@ -1,0 +1,1 @@
+"""Expert parallelism: placement of experts, their balance and migration."""

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: stages of layers, and the links between them."""

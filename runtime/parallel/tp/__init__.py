@@ -1,0 +1,1 @@
+"""Tensor parallelism: which slices of the weights and adapters each rank holds."""

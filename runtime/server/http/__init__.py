@@ -1,0 +1,1 @@
+"""HTTP below the protocols: connection, middleware, bodies, limits, errors, server-sent events, OpenAPI document."""

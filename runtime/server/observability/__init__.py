@@ -1,0 +1,1 @@
+"""The record of each request, and the metrics, logs and traces made of it."""

@@ -1,0 +1,1 @@
+"""The HTTP protocols that the server speaks, one folder each."""

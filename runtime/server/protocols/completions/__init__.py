@@ -1,0 +1,1 @@
+"""OpenAI's `/v1/completions` and `/v1/embeddings`, and `/tokenize`."""

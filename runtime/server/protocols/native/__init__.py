@@ -1,0 +1,1 @@
+"""The native protocol: `/generate` and its control routes."""

@@ -1,0 +1,1 @@
+"""Tokenizers from the files in which checkpoints keep them."""

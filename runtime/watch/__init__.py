@@ -1,0 +1,1 @@
+"""What an engine reports: statistics, step traces, recorded texts."""
