@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import sgl
 from sgl.runtime.nano import ADAPTERS
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 
 def write(path: Path, rank: int, seed: int) -> Path:

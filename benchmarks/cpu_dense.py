@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from benchmarks.common import keep_text, table
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import BlockedLinear
 
 SIZES, ROWS = ((2048, 1024), (1024, 2816)), (1, 2, 8, 32, 128, 512)
 WAYS = {1: "AVX2", 2: "AVX-512", 3: "AMX"}
@@ -42,10 +42,10 @@ def rate(outputs: int, inputs: int, rows: int, run: Callable[[], object]) -> flo
 def line(dtype: torch.dtype, outputs: int, inputs: int, rows: int) -> tuple[str, ...]:
     weight, x = torch.randn(outputs, inputs).to(dtype), torch.randn(rows, inputs).to(dtype)
     blocked, found = BlockedLinear(weight, None), [str(dtype).removeprefix("torch."), f"[{outputs}, {inputs}]", str(rows)]
-    best = cpu.kernels.FLOAT32 if dtype == torch.float32 else cpu.kernels.BFLOAT16
+    best = cpu_kernels.kernels.FLOAT32 if dtype == torch.float32 else cpu_kernels.kernels.BFLOAT16
     for way in WAYS:
         if way <= best:
-            cpu.kernels.set_dense_way(cpu.KINDS[dtype], way)
+            cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[dtype], way)
         found.append(f"{rate(outputs, inputs, rows, lambda: blocked(x)):.0f}" if way <= best else "-")
     return (*found, f"{rate(outputs, inputs, rows, lambda: torch.nn.functional.linear(x, weight)):.0f}")
 
@@ -54,12 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/cpu_dense.txt")
     args = parser.parse_args()
-    if cpu.kernels is None or not cpu.kernels.FLOAT32:
+    if cpu_kernels.kernels is None or not cpu_kernels.kernels.FLOAT32:
         raise SystemExit("needs the compiled kernels and AVX2")
     torch.set_num_threads(1)
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
     torch.manual_seed(0)
-    lines = [line(dtype, *size, rows) for dtype in cpu.KINDS for size in SIZES for rows in ROWS]
+    lines = [line(dtype, *size, rows) for dtype in cpu_kernels.KINDS for size in SIZES for rows in ROWS]
     limits = {name: os.environ[name] for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS") if name in os.environ}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -21,17 +21,17 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import table
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear, Linear
-from sgl.runtime.layers.stacked import StackedBlockedLinear
-from sgl.runtime.quantization.codes import Coded, Codes
-from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold
-from sgl.runtime.quantization.keeping import in_few_bits
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
+from sgl.runtime.layers.mixed_format_linear import MixedFormatBlockedLinear
+from sgl.runtime.quantization.fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
+from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight, DoubleQuantized
+from sgl.runtime.quantization.quantized_transform import keep_quantized
 
 LAYERS = 24
 SHAPES = {"qkv": (2048, 1024), "output": (1024, 1024), "gate_up": (5632, 1024), "down": (1024, 2816)}
 OF_V = 512  # rows of qkv
-Drawn = Callable[[int, int], Grouped]
+Drawn = Callable[[int, int], QuantizedWeight]
 
 
 def codes(outputs: int, inputs: int, levels: int) -> Tensor:
@@ -42,57 +42,57 @@ def halves(outputs: int, groups: int) -> Tensor:
     return (torch.rand(outputs, groups) * 0.01).half()
 
 
-def folded(outputs: int, groups: int, each: int) -> Twofold:
-    return Twofold(torch.randint(1, 63, (outputs, groups)).to(torch.int8), halves(outputs, groups // each), each)
+def folded(outputs: int, groups: int, each: int) -> DoubleQuantized:
+    return DoubleQuantized(torch.randint(1, 63, (outputs, groups)).to(torch.int8), halves(outputs, groups // each), each)
 
 
-def q4_k(outputs: int, inputs: int) -> Grouped:
+def q4_k(outputs: int, inputs: int) -> QuantizedWeight:
     scale, offset = (folded(outputs, inputs // 32, 8) for _ in range(2))
-    return Grouped(codes(outputs, inputs, 16), scale.numbers(), 32, offset=offset.numbers(), fine_scale=scale, fine_offset=offset)
+    return QuantizedWeight(codes(outputs, inputs, 16), scale.numbers(), 32, offset=offset.numbers(), fine_scale=scale, fine_offset=offset)
 
 
-def q6_k(outputs: int, inputs: int) -> Grouped:
+def q6_k(outputs: int, inputs: int) -> QuantizedWeight:
     scale = folded(outputs, inputs // 16, 16)
-    return Grouped(codes(outputs, inputs, 64), scale.numbers(), 16, 256, zero=32.0, fine_scale=scale)
+    return QuantizedWeight(codes(outputs, inputs, 64), scale.numbers(), 16, 256, zero=32.0, fine_scale=scale)
 
 
-def q8_0(outputs: int, inputs: int) -> Grouped:
-    return Grouped(codes(outputs, inputs, 256), halves(outputs, inputs // 32), 32, 256, zero=128.0)
+def q8_0(outputs: int, inputs: int) -> QuantizedWeight:
+    return QuantizedWeight(codes(outputs, inputs, 256), halves(outputs, inputs // 32), 32, 256, zero=128.0)
 
 
-def gptq(outputs: int, inputs: int) -> Grouped:
-    return Grouped(codes(outputs, inputs, 16), halves(outputs, inputs // 128), 128, zero=codes(outputs, inputs // 128, 16))
+def gptq(outputs: int, inputs: int) -> QuantizedWeight:
+    return QuantizedWeight(codes(outputs, inputs, 16), halves(outputs, inputs // 128), 128, zero=codes(outputs, inputs // 128, 16))
 
 
-def mxfp4(outputs: int, inputs: int) -> Grouped:
-    return Grouped(codes(outputs, inputs, 16), torch.exp2(torch.randint(-12, -3, (outputs, inputs // 32))).bfloat16(), 32, table=torch.tensor(E2M1))
+def mxfp4(outputs: int, inputs: int) -> QuantizedWeight:
+    return QuantizedWeight(codes(outputs, inputs, 16), torch.exp2(torch.randint(-12, -3, (outputs, inputs // 32))).bfloat16(), 32, table=torch.tensor(E2M1))
 
 
-def nf4(outputs: int, inputs: int) -> Grouped:
-    return Grouped(codes(outputs, inputs, 16), torch.rand(outputs, inputs // 64), 64, table=torch.randn(16))
+def nf4(outputs: int, inputs: int) -> QuantizedWeight:
+    return QuantizedWeight(codes(outputs, inputs, 16), torch.rand(outputs, inputs // 64), 64, table=torch.randn(16))
 
 
-def fp8(outputs: int, inputs: int) -> Grouped:
-    return Grouped.float8(torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, inputs // 128), 128)
+def fp8(outputs: int, inputs: int) -> QuantizedWeight:
+    return QuantizedWeight.float8(torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, inputs // 128), 128)
 
 
-def int8(outputs: int, inputs: int) -> Grouped:
-    return Grouped(codes(outputs, inputs, 256), torch.rand(outputs, 1), inputs, 256, zero=128.0)
+def int8(outputs: int, inputs: int) -> QuantizedWeight:
+    return QuantizedWeight(codes(outputs, inputs, 256), torch.rand(outputs, 1), inputs, 256, zero=128.0)
 
 
 FORMATS: dict[str, Drawn] = {"Q8_0": q8_0, "GPTQ, groups of 128": gptq, "MXFP4": mxfp4, "NF4": nf4, "FP8, blocks of 128": fp8, "int8, a scale per output": int8}
 MIXED, PLAIN = "Q4_K_M", "bfloat16, as restored"
 
 
-def q4_k_m(name: str, index: int) -> Iterator[Coded]:
+def q4_k_m(name: str, index: int) -> Iterator[QuantizedPiece]:
     """Half of the layers have values and the way down in six bits."""
     outputs, inputs = SHAPES[name]
     more = index % 2 == 0
     if name == "qkv":
-        yield Coded(0, "Q4_K", q4_k(outputs - OF_V, inputs))
-        yield Coded(outputs - OF_V, "Q6_K" if more else "Q4_K", (q6_k if more else q4_k)(OF_V, inputs))
+        yield QuantizedPiece(0, "Q4_K", q4_k(outputs - OF_V, inputs))
+        yield QuantizedPiece(outputs - OF_V, "Q6_K" if more else "Q4_K", (q6_k if more else q4_k)(OF_V, inputs))
     else:
-        yield Coded(0, "Q4_K", (q6_k if more and name == "down" else q4_k)(outputs, inputs))
+        yield QuantizedPiece(0, "Q4_K", (q6_k if more and name == "down" else q4_k)(outputs, inputs))
 
 
 def projections(form: str) -> list[Linear]:
@@ -104,11 +104,11 @@ def projections(form: str) -> list[Linear]:
                 layer.weight.normal_()
                 found.append(layer.seal())
                 continue
-            pieces = q4_k_m(name, index) if form == MIXED else [Coded(0, form, FORMATS[form](*shape))]
-            kept = in_few_bits(Codes(list(pieces)), layer)
-            assert isinstance(kept, BlockedLinear | StackedBlockedLinear), kept
+            pieces = q4_k_m(name, index) if form == MIXED else [QuantizedPiece(0, form, FORMATS[form](*shape))]
+            kept = keep_quantized(FusedQuantizedWeight(list(pieces)), layer)
+            assert isinstance(kept, BlockedLinear | MixedFormatBlockedLinear), kept
             found.append(kept)
-    BlockedLinear.lay_together([leaf for layer in found if isinstance(layer, BlockedLinear) for leaf in layer.leaves()])
+    BlockedLinear.store_together([leaf for layer in found if isinstance(layer, BlockedLinear) for leaf in layer.leaves()])
     return found
 
 
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     asked = parser.parse_args()
-    cpu.set_threads(asked.threads)
+    cpu_kernels.set_threads(asked.threads)
     torch.manual_seed(0)
     made = {form: projections(form) for form in (PLAIN, MIXED, *FORMATS)}
     best: dict[tuple[str, int], float] = {}

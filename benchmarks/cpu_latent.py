@@ -19,16 +19,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import best_of, table
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.rotary import Rope
-from sgl.runtime.loading.weights import dummy_model
-from sgl.runtime.models.latent_spec import Latent
-from sgl.runtime.models.spec import Layer, Model, Norm, Norms
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.loading.load_weights import dummy_model
+from sgl.runtime.models.spec.latent_attention_spec import LatentAttentionSpec
+from sgl.runtime.models.spec.model_spec import LayerSpec, ModelSpec, NormSpec, LayerNorms
+from sgl.runtime.step.step_batch import StepBatch
 
-RMS = Norm(1e-6)
-LATENT = Latent(16, 512, 128, 64, 128, 192**-0.5, RMS, Rope(1e4, 64, 64, interleaved=True))
-MODEL = Model("DeepseekV2", 32, 2048, 2**20, (Layer(Norms(before_mixer=RMS), LATENT, None),), RMS, False)
+RMS = NormSpec(1e-6)
+LATENT = LatentAttentionSpec(16, 512, 128, 64, 128, 192**-0.5, RMS, RopeParameters(1e4, 64, 64, interleaved=True))
+MODEL = ModelSpec("DeepseekV2", 32, 2048, 2**20, (LayerSpec(LayerNorms(before_mixer=RMS), LATENT, None),), RMS, False)
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 4096, 32768])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    cpu.set_threads(given.threads)
+    cpu_kernels.set_threads(given.threads)
     most, rows = bandwidth(given.runs), []
     for dtype in (torch.float32, torch.bfloat16):
         for context in given.contexts:
@@ -54,7 +54,7 @@ def decode(dtype: torch.dtype, context: int, runs: int) -> tuple[float, int]:
     backend = attention_backend("auto", pool, MODEL.attention)
     slots = np.random.default_rng(0).permutation(np.arange(1, context + 1)).astype(np.int32)
     one = torch.zeros(1, dtype=torch.int64)
-    batch = Batch(one, one + context - 1, torch.from_numpy(slots[-1:].astype(np.int64)), [1], [context], [slots], one)
+    batch = StepBatch(one, one + context - 1, torch.from_numpy(slots[-1:].astype(np.int64)), [1], [context], [slots], one)
     backend.plan(batch)
     mixer = model.layers[0].mixer
     assert mixer is not None

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from common import keep_text, table
 
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRow
 
 COLUMNS = ("vocabulary", "rows", "asked", "kernel us", "torch us", "times as fast")
@@ -39,9 +39,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/cpu_sampling.txt")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if cpu.kernels is None:
+    if cpu_kernels.kernels is None:
         sys.exit("there are no compiled kernels here: build sgl with a C compiler at hand")
-    cpu.set_threads(args.threads)
+    cpu_kernels.set_threads(args.threads)
     rows = [compared(width, count, asked, args.rounds) for width in WIDTHS for count in ROWS for asked in ASKED]
     table(COLUMNS, rows)
     if args.keep:

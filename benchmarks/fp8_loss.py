@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.calibration import Calibrating, encoded
+from sgl.runtime.calibration import CalibrationTransform, encoded
 from sgl.runtime.engine import NANO
 from sgl.runtime.loading import load_model
 from sgl.runtime.nano.prompts import render
 from sgl.runtime.quantization import calibrated_for, kv_dtype_for, transform_for
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.step.step_batch import StepBatch
 from sgl.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Model:
         tensors = (torch.from_numpy(ids.astype(np.int64)), at, at + 1)
         token_ids, positions, slots = (tensor.to(self.device) for tensor in tensors)
         rows = np.arange(1, count + 1, dtype=np.int32)
-        batch = Batch(token_ids, positions, slots, [count], [count], [rows], positions)
+        batch = StepBatch(token_ids, positions, slots, [count], [count], [rows], positions)
         self.attention.plan(batch)
         return self.decoder.forward(batch, self.attention).float().log_softmax(-1).cpu()
 
@@ -102,7 +102,7 @@ def _transform(kind: Kind, device: torch.device) -> Any:
     found = calibrated_for(kind.weights, kind.activations, False, device)
     if found is None:
         return transform_for(kind.weights, False, device)
-    return Calibrating(found.quantise, lambda: encoded(Tokenizer.load(NANO), calibration(), LONGEST), seen=found.seen)
+    return CalibrationTransform(found.quantise, lambda: encoded(Tokenizer.load(NANO), calibration(), LONGEST), seen=found.seen)
 
 
 def calibration() -> list[str]:

@@ -33,7 +33,7 @@ from gpu_work import prompts
 from safetensors.torch import save_file
 
 import sgl
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 COUNTS = (1, 8, 64)
@@ -133,12 +133,12 @@ def batches(engine: sgl.Engine, args: argparse.Namespace, names: list[str], voca
 
 def alone(args: argparse.Namespace, model: Path, shape: Shape, folder: Path, weights: Path) -> list[dict[str, Any]]:
     """Both ways in engines of one process, one after the other."""
-    from sgl.runtime.kernels import one_row_adapted  # needs Triton
+    from sgl.runtime.kernels.gemv import gemv_lora  # needs Triton
 
     found: list[dict[str, Any]] = []
     rows = prompts(1, 32, shape.vocab, 1)
     for on in (True, False):
-        one_row_adapted.ON = on
+        gemv_lora.ON = on
         with opened(model, args, shape, {args.rank: 2}) as engine:
             (name,) = load(engine, folder, weights, args.rank, 1, f"alone{int(on)}")
             rates: dict[str | None, list[float]] = {None: [], name: []}
@@ -148,7 +148,7 @@ def alone(args: argparse.Namespace, model: Path, shape: Shape, folder: Path, wei
             base, value = (statistics.median(each[2:]) for each in rates.values())
             way = "kernels for one row" if engine.info()["adapters"]["one_row"] else "without them"
             found += [{"case": "alone", "what": f"{way}: {what}", "tok/s": each, "of base": each / base} for what, each in (("base", base), ("an adapter", value))]
-    one_row_adapted.ON = True
+    gemv_lora.ON = True
     return found
 
 

@@ -31,8 +31,8 @@ from gpu_shapes import SHAPES, Shape, shape_of, write_model
 from gpu_work import prompts, rested
 
 import sgl
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.draft import Draft, Source
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
 
 STEPS, UNTIMED = 60, 12
 COLUMNS = ("sequences", "tokens before", "rows", "device ms", "times one row", "wall ms", "times one row")
@@ -44,9 +44,9 @@ class Always:
     def __init__(self) -> None:
         self.count, self.draw = 0, random.Random(1)
 
-    def propose(self, seq: Any, op: Any, most: int) -> Draft | None:
+    def propose(self, seq: Any, op: Any, most: int) -> DraftTokens | None:
         tokens = [self.draw.randrange(300, 1000) for _ in range(min(self.count, most))]
-        return Draft(tokens, Source("always")) if tokens else None
+        return DraftTokens(tokens, DraftSource("always")) if tokens else None
 
     def learn(self, seq: Any, decoding: Any) -> None:
         """Nothing is."""

@@ -15,11 +15,11 @@ from gpu_kernel_lab import Call, Lab, Row
 from gpu_kernel_steps import LAYERS, noisy_pool, step_of
 
 from sgl.runtime.attention import AttentionBackend, AttentionShape, attention_backend
-from sgl.runtime.attention.triton import TritonAttention
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
-from sgl.runtime.kernels.attention_prefill import PrefillTile
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.attention.triton_attention import TritonAttention
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.kernels.attention.attention_decode import DecodeScratch, DecodeTile
+from sgl.runtime.kernels.attention.attention_prefill import PrefillTile
+from sgl.runtime.step.step_batch import StepBatch
 
 MOST_RUNNING, CONTEXT = 256, 8192
 DECODE_TILES = (
@@ -75,7 +75,7 @@ def _case(work: Work, prefix: int) -> str:
     return f"{len(work)} x {cached + 1}" if new == 1 else f"{len(work)} x {new} behind {cached}"
 
 
-def _attend(backend: AttentionBackend, batch: Batch, q: torch.Tensor) -> Call:
+def _attend(backend: AttentionBackend, batch: StepBatch, q: torch.Tensor) -> Call:
     """Plans at its first call: a plan is for one backend at a time."""
     ready: list[bool] = []
 
@@ -115,7 +115,7 @@ def measure(lab: Lab) -> None:
 def _tune(lab: Lab, attention: Attention) -> None:
     ours, sizes = attention.triton, lab.sizes
     for tile in DECODE_TILES:
-        ours.decode_tile, ours.lone_tile = tile, replace(tile, warps=min(tile.warps, 2))
+        ours.decode_tile, ours.gemv_tile = tile, replace(tile, warps=min(tile.warps, 2))
         ours._scratch = DecodeScratch(MOST_RUNNING, lab.shape.kv_heads, attention.shape.group, lab.shape.head_dim, tile, lab.device)
         lab.say(f"  {tile}: " + _line(lab, attention, [[(context - 1, 1)] * count for count, context in sizes.decodes]))
     for prefill_tile in PREFILL_TILES:

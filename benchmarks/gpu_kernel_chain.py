@@ -20,20 +20,31 @@ from gpu_shapes import Shape
 from torch import Tensor
 
 from sgl.runtime.attention import AttentionShape
-from sgl.runtime.attention.triton import TritonAttention
-from sgl.runtime.kernels import one_row, one_row_heads
-from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
-from sgl.runtime.kernels.expert_gather import Gather, best_down, best_up, gather_down, gather_up
-from sgl.runtime.kernels.expert_parts import Besides, Choice, Stacks, Weights
-from sgl.runtime.kernels.heads import HeadWeights
-from sgl.runtime.kernels.join import NormWeights
-from sgl.runtime.kernels.one_row_launch import Launch, best_launch
-from sgl.runtime.kernels.overlap import overlaps
-from sgl.runtime.kernels.routing import FEW_ROWS, Routing, route
+from sgl.runtime.attention.triton_attention import TritonAttention
+from sgl.runtime.kernels.gemv import gemv, gemv_qk_norm
+from sgl.runtime.kernels.attention.attention_decode import DecodeScratch, DecodeTile
+from sgl.runtime.kernels.experts.expert_gemv import (
+    ExpertGemvLaunch,
+    down_launch,
+    gate_up_launch,
+    gemv_down,
+    gemv_gate_up,
+)
+from sgl.runtime.kernels.experts.expert_inputs import (
+    SharedExpertOutput,
+    ExpertSelection,
+    StackedExpertWeights,
+    ExpertWeights,
+)
+from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights
+from sgl.runtime.kernels.residual_norm import NormWeights
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, best_launch
+from sgl.runtime.kernels.launch.programmatic_launch import overlaps
+from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, route
 
 EPS, BYTES, MOST_LAYERS, TURNS, TOLD = 1e-6, 4 * 10**8, 16, 2, 5  # BYTES: that all layers' weights read at least together
 LAUNCHES = tuple(
-    Launch(*cut)
+    GemvLaunch(*cut)
     for cut in (
         (2, 4096, 4), (2, 2048, 4), (2, 2048, 8), (2, 1024, 2), (2, 1024, 4), (2, 512, 1), (2, 2048, 4, 128), (4, 4096, 8), (4, 2048, 8), (4, 2048, 4),
         (4, 2048, 8, 64), (4, 2048, 4, 128), (4, 1024, 4), (4, 1024, 2), (4, 1024, 2, 128), (4, 512, 1), (4, 512, 1, 128), (4, 512, 2), (8, 2048, 8),
@@ -41,13 +52,13 @@ LAUNCHES = tuple(
     )
 )  # fmt: skip
 UPS = tuple(
-    Gather(*cut)
+    ExpertGemvLaunch(*cut)
     for cut in (
         (4, 2048, 4), (4, 2048, 4, 1, 128), (4, 2048, 8, 1, 64), (4, 2048, 8), (4, 2048, 4, 2, 128), (2, 2048, 2, 1, 128), (2, 2048, 4), (2, 1024, 1),
         (4, 512, 1), (4, 1024, 2, 1, 128), (16, 512, 2),
     )
 )  # fmt: skip
-DOWNS = tuple(Gather(rows, 256, warps, 1, registers) for rows in (1, 2, 4) for warps in (1, 2, 4) for registers in (0, 128))
+DOWNS = tuple(ExpertGemvLaunch(rows, 256, warps, 1, registers) for rows in (1, 2, 4) for warps in (1, 2, 4) for registers in (0, 128))
 TILES = (
     DecodeTile(), *(DecodeTile(block, block, warps=warps, stages=stages, merged=merged) for block in (32, 64) for warps in (1, 2) for stages in (2, 3) for merged in (4, 8, 16)),
 )  # fmt: skip
@@ -61,8 +72,8 @@ class Layer(NamedTuple):
     output: Tensor
     gate_up: Tensor
     down: Tensor
-    heads: HeadWeights | None
-    routing: Routing | None
+    heads: QkNormWeights | None
+    routing: RouterWeights | None
 
 
 def mixture_of(shape: Shape) -> tuple[int, int, int]:
@@ -103,40 +114,40 @@ class Chain:
         many = (self.experts,) if self.experts else ()
         qkv, output, gate_up, down = (lab.random(*(many if kind in ("gate_up", "down") else ()), *size, scale=0.02) for kind, size in self.sizes.items())
         normed = "Qwen3" in str(self.shape.keys.get("architectures"))
-        norm = HeadWeights(lab.random(heads, self.shape.head_dim), EPS, counters=torch.zeros(heads, dtype=torch.int32, device=device)) if normed else None
+        norm = QkNormWeights(lab.random(heads, self.shape.head_dim), EPS, counters=torch.zeros(heads, dtype=torch.int32, device=device)) if normed else None
         counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device=device)
-        router = Routing(lab.random(self.experts, self.shape.hidden, scale=0.02), None, None, self.top_k, {"normalise": True}, None, counters) if self.experts else None
+        router = RouterWeights(lab.random(self.experts, self.shape.hidden, scale=0.02), None, None, self.top_k, {"normalise": True}, None, counters) if self.experts else None
         return Layer(qkv, output, gate_up, down, norm, router)
 
     def cuts(self) -> Cuts:
         """As an engine has them."""
         found: Cuts = {kind: best_launch(*size, self.lab.dtype.itemsize) for kind, size in self.sizes.items()}
         if self.experts:
-            found |= {"gate_up": best_up(*self.sizes["gate_up"], self.top_k), "down": best_down(self.inner, self.top_k)}
-        return found | {"attention": self.attention.lone_tile}
+            found |= {"gate_up": gate_up_launch(*self.sizes["gate_up"], self.top_k), "down": down_launch(self.inner, self.top_k)}
+        return found | {"attention": self.attention.gemv_tile}
 
     def run(self, layers: list[Layer], context: int, cuts: Cuts, without: frozenset[str] = frozenset()) -> Tensor:
         """One row through all of them, behind so many tokens and itself."""
         shape, attention, x, batch = self.shape, self.attention, self.entry.clone(), self.steps[context]
         overlap = overlaps(x.device)
-        attention.lone_tile, attention._scratch = cuts["attention"], self._scratch(cuts["attention"])
+        attention.gemv_tile, attention._scratch = cuts["attention"], self._scratch(cuts["attention"])
         attention.plan(batch)
         for index, layer in enumerate(layers):
             place = shape.heads, shape.kv_heads, *((layer.heads,) if layer.heads else ()), self.angles, batch.positions, batch.slots, *attention._kv(index % LAYERS)
-            project = one_row_heads.qkv_norm_rotate_store if layer.heads else one_row.qkv_rotate_store
+            project = gemv_qk_norm.qkv_norm_rope_store if layer.heads else gemv.qkv_rope_store
             q = mixed = project(x, self.norm, EPS, layer.qkv, None, *place, launch=cuts["qkv"])
             if "attention" not in without:
                 mixed = attention.attend(q, None, None, index % LAYERS, batch)
             if "output" not in without:
-                one_row.linear_add(mixed.view(1, -1), layer.output, x, launch=cuts["output"])
+                gemv.linear_add(mixed.view(1, -1), layer.output, x, launch=cuts["output"])
             if layer.routing is None:
-                inner = one_row.gate_up(x, self.norm, EPS, layer.gate_up, launch=cuts["gate_up"])
-                one_row.linear_add(inner, layer.down, x, launch=cuts["down"])
+                inner = gemv.gate_up(x, self.norm, EPS, layer.gate_up, launch=cuts["gate_up"])
+                gemv.linear_add(inner, layer.down, x, launch=cuts["down"])
                 continue
             y, experts, weights = route(x, layer.routing, self.counted, NormWeights(self.norm, None, EPS), overlap)
-            stacks, choice = Stacks(Weights(layer.gate_up, None), Weights(layer.down, None), "silu"), Choice(experts, weights)
-            inner = gather_up(y, stacks, choice, cuts["gate_up"], overlap)
-            gather_down(inner, stacks, choice, Besides(x=x), x, cuts["down"], overlap)
+            stacks, choice = StackedExpertWeights(ExpertWeights(layer.gate_up, None), ExpertWeights(layer.down, None), "silu"), ExpertSelection(experts, weights)
+            inner = gemv_gate_up(y, stacks, choice, cuts["gate_up"], overlap)
+            gemv_down(inner, stacks, choice, SharedExpertOutput(x=x), x, cuts["down"], overlap)
         return x
 
     def _scratch(self, tile: DecodeTile) -> DecodeScratch:

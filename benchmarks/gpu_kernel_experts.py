@@ -11,30 +11,36 @@ import gpu_kernel_roof as roof
 import torch
 from gpu_shapes import Shape
 
-from sgl.runtime.kernels import experts
-from sgl.runtime.kernels.ahead import Jobs, compiling
-from sgl.runtime.kernels.expert_blocks import Blocks, sorted_blocks
-from sgl.runtime.kernels.expert_gather import Gather, gather_down, gather_up
-from sgl.runtime.kernels.experts import Besides, Choice, Stacks, Tile, Weights
-from sgl.runtime.kernels.routing import FEW_ROWS, Routing, route
+from sgl.runtime.kernels.experts import fused_moe
+from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling
+from sgl.runtime.kernels.experts.expert_align_blocks import ExpertBlocks, sorted_blocks
+from sgl.runtime.kernels.experts.expert_gemv import ExpertGemvLaunch, gemv_down, gemv_gate_up
+from sgl.runtime.kernels.experts.fused_moe import (
+    SharedExpertOutput,
+    ExpertSelection,
+    StackedExpertWeights,
+    ExpertGemmTile,
+    ExpertWeights,
+)
+from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, route
 
 CALLS, THREADS = 8, 14
 TILES = (
-    Tile(16, 64, 128, 3, 4), Tile(16, 64, 128, 5, 4), Tile(16, 128, 64, 4, 4), Tile(16, 64, 256, 3, 4),
-    Tile(32, 64, 128, 3, 4), Tile(32, 64, 64, 4, 4), Tile(32, 128, 64, 4, 8), Tile(32, 128, 128, 3, 8), Tile(64, 64, 64, 4, 4), Tile(64, 64, 128, 3, 4),
-    Tile(64, 128, 64, 4, 8), Tile(64, 128, 64, 4, 8, resident=True), Tile(64, 256, 64, 4, 8), Tile(64, 256, 64, 4, 8, resident=True),
-    Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 4, 8, resident=True), Tile(128, 128, 64, 3, 8, described=False),
-    Tile(128, 256, 64, 3, 8), Tile(128, 256, 64, 4, 8), Tile(128, 256, 64, 4, 8, resident=True), Tile(256, 64, 64, 4, 8), Tile(256, 128, 64, 4, 8),
+    ExpertGemmTile(16, 64, 128, 3, 4), ExpertGemmTile(16, 64, 128, 5, 4), ExpertGemmTile(16, 128, 64, 4, 4), ExpertGemmTile(16, 64, 256, 3, 4),
+    ExpertGemmTile(32, 64, 128, 3, 4), ExpertGemmTile(32, 64, 64, 4, 4), ExpertGemmTile(32, 128, 64, 4, 8), ExpertGemmTile(32, 128, 128, 3, 8), ExpertGemmTile(64, 64, 64, 4, 4), ExpertGemmTile(64, 64, 128, 3, 4),
+    ExpertGemmTile(64, 128, 64, 4, 8), ExpertGemmTile(64, 128, 64, 4, 8, resident=True), ExpertGemmTile(64, 256, 64, 4, 8), ExpertGemmTile(64, 256, 64, 4, 8, resident=True),
+    ExpertGemmTile(128, 64, 64, 4, 4), ExpertGemmTile(128, 128, 64, 4, 8), ExpertGemmTile(128, 128, 64, 4, 8, resident=True), ExpertGemmTile(128, 128, 64, 3, 8, described=False),
+    ExpertGemmTile(128, 256, 64, 3, 8), ExpertGemmTile(128, 256, 64, 4, 8), ExpertGemmTile(128, 256, 64, 4, 8, resident=True), ExpertGemmTile(256, 64, 64, 4, 8), ExpertGemmTile(256, 128, 64, 4, 8),
 )  # fmt: skip
 MOST_UP = 128 * 128  # rows x outputs of a gate: as many sums again for what it is multiplied with
 UPS = tuple(
-    Gather(rows, block, warps, groups, registers)
+    ExpertGemvLaunch(rows, block, warps, groups, registers)
     for rows, groups in ((2, 1), (2, 4), (2, 12), (4, 1), (4, 3), (4, 6), (8, 3))
     for block, warps in ((2048, 8), (2048, 4), (1024, 2), (512, 1))
     for registers in ((0, 128) if rows * block // warps > 1024 else (0,))
 )
 DOWNS = tuple(
-    Gather(rows, block, warps, 1, registers)
+    ExpertGemvLaunch(rows, block, warps, 1, registers)
     for rows in (1, 2, 4) for block, warps in ((1024, 8), (1024, 4), (512, 4), (512, 2), (256, 4), (256, 2), (256, 1)) for registers in (0, 128)
 )  # fmt: skip
 MOST_GATHERED = 16
@@ -54,26 +60,26 @@ def measure(shape: Shape, counts: list[int]) -> None:
         _report(x, stacks, choices, distinct * 2 * stacks.gate_up.weight[0].numel(), distinct * 2 * stacks.down.weight[0].numel())
 
 
-def _stacks(count: int, hidden: int, inner: int, limit: float | None) -> Stacks:
+def _stacks(count: int, hidden: int, inner: int, limit: float | None) -> StackedExpertWeights:
     def random(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02)
 
     biases = (random(count, 2 * inner), random(count, hidden)) if limit else (None, None)
-    return Stacks(Weights(random(count, 2 * inner, hidden), biases[0]), Weights(random(count, hidden, inner), biases[1]), "silu", limit)
+    return StackedExpertWeights(ExpertWeights(random(count, 2 * inner, hidden), biases[0]), ExpertWeights(random(count, hidden, inner), biases[1]), "silu", limit)
 
 
-def _choice(rows: int, count: int, top_k: int) -> Choice:
+def _choice(rows: int, count: int, top_k: int) -> ExpertSelection:
     chosen, weights = torch.rand(rows, count, device="cuda").topk(top_k)[::-1]
-    return Choice(chosen.int(), weights.softmax(1))
+    return ExpertSelection(chosen.int(), weights.softmax(1))
 
 
-def _report(x: torch.Tensor, stacks: Stacks, choices: list[Choice], up_bytes: float, down_bytes: float) -> None:
+def _report(x: torch.Tensor, stacks: StackedExpertWeights, choices: list[ExpertSelection], up_bytes: float, down_bytes: float) -> None:
     """up_bytes, down_bytes: of the weights of the chosen experts."""
     rows = len(x)
-    whole = _seconds(lambda choice: experts.mixture(x, stacks, choice, overlap=True), choices)
+    whole = _seconds(lambda choice: fused_moe.fused_moe(x, stacks, choice, overlap=True), choices)
     told = [f"mixture {_told(whole, up_bytes + down_bytes)}"]
     counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device="cuda")
-    router = Routing(torch.randn(stacks.count, x.shape[1], device="cuda"), None, None, choices[0].top_k, {"normalise": True}, None, counters)
+    router = RouterWeights(torch.randn(stacks.count, x.shape[1], device="cuda"), None, None, choices[0].top_k, {"normalise": True}, None, counters)
     told.append(f"router {1e6 * _seconds(lambda choice: route(x, router, overlap=True), choices):.1f} us")
     told.append(f"sort {1e6 * _seconds(lambda choice: sorted_blocks(choice.experts, stacks.count, 32), choices):.1f} us")
     with suppress(Exception):
@@ -96,45 +102,45 @@ def copy_rate() -> float:
     return roof.copy_rate(torch.device("cuda", torch.cuda.current_device()))
 
 
-def _gathered(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:
+def _gathered(x: torch.Tensor, stacks: StackedExpertWeights, choices: list[ExpertSelection]) -> list[tuple[float, str, str]]:
     inner = x.new_zeros(choices[0].experts.numel(), stacks.inner)
     out = torch.empty_like(x)
 
-    def up(cut: Gather) -> Callable[[Choice], object]:
-        return lambda choice: gather_up(x, stacks, choice, cut, overlap=True)
+    def up(cut: ExpertGemvLaunch) -> Callable[[ExpertSelection], object]:
+        return lambda choice: gemv_gate_up(x, stacks, choice, cut, overlap=True)
 
-    def down(cut: Gather) -> Callable[[Choice], object]:
-        return lambda choice: gather_down(inner, stacks, choice, Besides(), out, cut, overlap=True)
+    def down(cut: ExpertGemvLaunch) -> Callable[[ExpertSelection], object]:
+        return lambda choice: gemv_down(inner, stacks, choice, SharedExpertOutput(), out, cut, overlap=True)
 
     work = {("up", f"gathered {cut}"): up(cut) for cut in UPS} | {("down", f"gathered {cut}"): down(cut) for cut in DOWNS}
     return _all(work, choices)
 
 
-def _tiles(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> list[tuple[float, str, str]]:
+def _tiles(x: torch.Tensor, stacks: StackedExpertWeights, choices: list[ExpertSelection]) -> list[tuple[float, str, str]]:
     """Of tiles whose blocks are not far too large or too small."""
     each = choices[0].experts.numel() / stacks.count
     sizes = {tile.rows for tile in TILES}
     blocks = {rows: {id(choice): sorted_blocks(choice.experts, stacks.count, rows) for choice in choices} for rows in sizes}
     inner = {rows: x.new_zeros(max(own.most for own in found.values()) * rows, stacks.inner) for rows, found in blocks.items()}
 
-    def up(tile: Tile) -> Callable[[Choice], object]:
-        return lambda choice: experts.grouped_up(x, stacks, choice, _of(blocks, tile, choice), tile, overlap=True)
+    def up(tile: ExpertGemmTile) -> Callable[[ExpertSelection], object]:
+        return lambda choice: fused_moe.grouped_up(x, stacks, choice, _of(blocks, tile, choice), tile, overlap=True)
 
-    def down(tile: Tile) -> Callable[[Choice], object]:
-        return lambda choice: experts.grouped_down(inner[tile.rows], stacks, choice, _of(blocks, tile, choice), tile, overlap=True)
+    def down(tile: ExpertGemmTile) -> Callable[[ExpertSelection], object]:
+        return lambda choice: fused_moe.grouped_down(inner[tile.rows], stacks, choice, _of(blocks, tile, choice), tile, overlap=True)
 
     suited = [tile for tile in TILES if each / 4 <= tile.rows <= max(32, 8 * each)]
     work = {("up", str(tile)): up(tile) for tile in suited if tile.rows * tile.outputs <= MOST_UP}
     return _all(work | {("down", str(tile)): down(tile) for tile in suited}, choices)
 
 
-def _of(blocks: dict[int, dict[int, Blocks]], tile: Tile, choice: Choice) -> Blocks:
+def _of(blocks: dict[int, dict[int, ExpertBlocks]], tile: ExpertGemmTile, choice: ExpertSelection) -> ExpertBlocks:
     return blocks[tile.rows][id(choice)]
 
 
-def _all(work: dict[tuple[str, str], Callable[[Choice], object]], choices: list[Choice]) -> list[tuple[float, str, str]]:
+def _all(work: dict[tuple[str, str], Callable[[ExpertSelection], object]], choices: list[ExpertSelection]) -> list[tuple[float, str, str]]:
     """Seconds of each; what does not compile is left out."""
-    jobs = Jobs(torch.device("cuda"), THREADS)
+    jobs = CompileJobs(torch.device("cuda"), THREADS)
     with compiling(jobs):
         for call in work.values():
             call(choices[0])
@@ -149,7 +155,7 @@ def _all(work: dict[tuple[str, str], Callable[[Choice], object]], choices: list[
     return found
 
 
-def _library(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> float:
+def _library(x: torch.Tensor, stacks: StackedExpertWeights, choices: list[ExpertSelection]) -> float:
     """Both products of rows that are sorted already, without activation, bias and sums."""
     pairs = choices[0].experts.numel()
     taken, inner = x.new_zeros(pairs, x.shape[1]), x.new_zeros(pairs, stacks.inner)
@@ -157,14 +163,14 @@ def _library(x: torch.Tensor, stacks: Stacks, choices: list[Choice]) -> float:
     ends = {id(choice): torch.bincount(choice.experts.flatten(), minlength=stacks.count).cumsum(0).int() for choice in choices}
     grouped = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
 
-    def both(choice: Choice) -> None:
+    def both(choice: ExpertSelection) -> None:
         grouped(taken, up, offs=ends[id(choice)])
         grouped(inner, down, offs=ends[id(choice)])
 
     return _seconds(both, choices)
 
 
-def _seconds(work: Callable[[Choice], object], choices: list[Choice], least: float = 0.02) -> float:
+def _seconds(work: Callable[[ExpertSelection], object], choices: list[ExpertSelection], least: float = 0.02) -> float:
     """Of one call, the choices one after the other."""
     return graph_seconds([partial(work, choice) for choice in islice(cycle(choices), CALLS)], least)
 

@@ -15,17 +15,17 @@ from gpu_kernel_few_bits import FORMS, int4, packed, size_of
 from gpu_kernel_lab import Lab
 from gpu_kernel_matmul import sizes
 
-from sgl.runtime.kernels import few_bits
-from sgl.runtime.kernels.few_bits import Readied
-from sgl.runtime.kernels.few_bits_packed import Packed
-from sgl.runtime.kernels.few_rows_parts import PartsTile
-from sgl.runtime.kernels.few_rows_tensor import FewRowsTile
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.kernels.quantized import quantized_gemm
+from sgl.runtime.kernels.quantized.quantized_gemm import NormedInput
+from sgl.runtime.kernels.packed.packed_weight import PackedWeight
+from sgl.runtime.kernels.quantized.split_k_gemm import SplitKTile
+from sgl.runtime.kernels.quantized.skinny_gemm import SkinnyGemmTile
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 ROWS = (16, 32, 8)
 LAYER = ("gate_up", "down", "qkv", "output")
 EPS = 1e-5
-Cut = PartsTile | FewRowsTile | None
+Cut = SplitKTile | SkinnyGemmTile | None
 SHARED = 226 * 1024
 CUTS: dict[str, tuple[tuple[int, ...], ...]] = {  # outputs, parts, warps along the outputs, slices, programs a multiprocessor, blocks ahead
     "qkv": ((64, 4, 4, 4, 1, 2), (32, 4, 2, 4, 2, 2), (32, 8, 1, 4, 2, 1), (64, 4, 2, 8, 2, 1), (64, 8, 2, 4, 1, 1), (128, 4, 4, 8, 1, 1), (64, 4, 2, 4, 2, 1)),
@@ -43,11 +43,11 @@ CUTS: dict[str, tuple[tuple[int, ...], ...]] = {  # outputs, parts, warps along 
     "gate_up float8": ((64, 8, 2, 1, 1, 1), (64, 4, 4, 1, 1, 3), (128, 4, 4, 1, 1, 1)),
     "down float8": ((128, 2, 4, 8, 2, 1), (256, 2, 8, 8, 1, 1), (128, 4, 4, 4, 1, 2)),
 }  # fmt: skip
-OLD = {"gate_up": ((256, 1, 8, 1), (256, 2, 4, 1)), "down": ((128, 2, 4, 1), (256, 2, 4, 1))}  # FewRowsTile
+OLD = {"gate_up": ((256, 1, 8, 1), (256, 2, 4, 1)), "down": ((128, 2, 4, 1), (256, 2, 4, 1))}  # SkinnyGemmTile
 
 
 def measure(lab: Lab) -> None:
-    stored: dict[str, list[Packed]] = {}
+    stored: dict[str, list[PackedWeight]] = {}
     for rows in ROWS:
         best = {}
         for name, form, size in _weights(lab):
@@ -57,10 +57,10 @@ def measure(lab: Lab) -> None:
                 _chains(lab, stored, rows, {name: best[name] for name in LAYER})
 
 
-def _fastest(lab: Lab, name: str, rows: int, weights: list[Packed]) -> Cut:
+def _fastest(lab: Lab, name: str, rows: int, weights: list[PackedWeight]) -> Cut:
     x, cuts = lab.random(rows, weights[0].inputs), list(_cuts(name, rows, weights[0]))
-    lab.compile_ahead([lambda cut=cut: few_bits.matmul(x, weights[0], tile=cut, overlap=True) for cut in cuts])
-    found = {cut: lab.attempt(f"{name} {rows} {cut}", lambda w, cut=cut: few_bits.matmul(x, w, tile=cut, overlap=True), weights) for cut in cuts}
+    lab.compile_ahead([lambda cut=cut: quantized_gemm.matmul(x, weights[0], tile=cut, overlap=True) for cut in cuts])
+    found = {cut: lab.attempt(f"{name} {rows} {cut}", lambda w, cut=cut: quantized_gemm.matmul(x, w, tile=cut, overlap=True), weights) for cut in cuts}
     moved = size_of(weights[0])
     for cut, seconds in found.items():
         rate = moved / seconds
@@ -68,7 +68,7 @@ def _fastest(lab: Lab, name: str, rows: int, weights: list[Packed]) -> Cut:
     return min((cut for cut in cuts if not math.isnan(found[cut])), key=lambda cut: found[cut], default=None)
 
 
-def _weights(lab: Lab) -> Iterator[tuple[str, Callable[[int, int], Grouped], tuple[int, int]]]:
+def _weights(lab: Lab) -> Iterator[tuple[str, Callable[[int, int], QuantizedWeight], tuple[int, int]]]:
     """The four bits of a layer first."""
     found = sizes(lab)
     yield from ((name, int4, found[name]) for name in LAYER)
@@ -77,27 +77,27 @@ def _weights(lab: Lab) -> Iterator[tuple[str, Callable[[int, int], Grouped], tup
     yield from ((f"{name} int8", FORMS["int8, an output"], found[name]) for name in ("gate_up", "down"))
 
 
-def _float8_rows(outputs: int, inputs: int) -> Grouped:
+def _float8_rows(outputs: int, inputs: int) -> QuantizedWeight:
     codes = (torch.randint(0, 256, (outputs, inputs), dtype=torch.uint8) & 0xBF).view(torch.float8_e4m3fn)  # no NaN
-    return Grouped.float8(codes, torch.rand(outputs, 1) / 500 + 1e-4, inputs)
+    return QuantizedWeight.float8(codes, torch.rand(outputs, 1) / 500 + 1e-4, inputs)
 
 
-def _cuts(name: str, rows: int, weight: Packed) -> Iterator[Cut]:
+def _cuts(name: str, rows: int, weight: PackedWeight) -> Iterator[Cut]:
     yield None
-    found = [PartsTile(*cut) for cut in CUTS.get(name, ())]
+    found = [SplitKTile(*cut) for cut in CUTS.get(name, ())]
     if rows != 16:
         found = found[: 2 if rows == 8 else 3]
     form = "nibbles" if weight.words.dtype == torch.int16 else "bytes"
     yield from (cut for cut in found if cut.room(rows, weight.inputs, form) < SHARED)
     if rows == 16:
-        yield from (FewRowsTile(*cut) for cut in OLD.get(name, ()))
+        yield from (SkinnyGemmTile(*cut) for cut in OLD.get(name, ()))
 
 
 def _told(cut: Cut) -> str:
     return "as chosen" if cut is None else f"{type(cut).__name__}{tuple(cut)}"
 
 
-def _chains(lab: Lab, stored: dict[str, list[Packed]], rows: int, cuts: dict[str, Cut]) -> None:
+def _chains(lab: Lab, stored: dict[str, list[PackedWeight]], rows: int, cuts: dict[str, Cut]) -> None:
     layers = [{name: stored[name][at % len(stored[name])] for name in cuts} for at in range(lab.sizes.chain)]
     norm, entry = lab.random(lab.shape.hidden), lab.random(rows, lab.shape.hidden)
     for title, chosen in (("as chosen", dict.fromkeys(cuts)), ("fastest cuts", cuts)):
@@ -107,13 +107,13 @@ def _chains(lab: Lab, stored: dict[str, list[Packed]], rows: int, cuts: dict[str
             lab.say(f"a layer of {len(layers)} in a chain, {rows} rows, {title}, {'overlapped' if overlap else 'apart'}: {1e6 * seconds / len(layers):.1f} us")
 
 
-def _chain(layers: list[dict[str, Packed]], cuts: dict[str, Any], entry: torch.Tensor, norm: torch.Tensor, overlap: bool) -> torch.Tensor:
+def _chain(layers: list[dict[str, PackedWeight]], cuts: dict[str, Any], entry: torch.Tensor, norm: torch.Tensor, overlap: bool) -> torch.Tensor:
     x, ready = entry.clone(), (norm, EPS)
     y: Any = entry
     for layer in layers:
-        qkv: Any = few_bits.matmul(y, layer["qkv"], tile=cuts["qkv"], overlap=overlap)
-        y = few_bits.matmul(qkv[:, : layer["output"].inputs], layer["output"], added_to=x, ready=ready, tile=cuts["output"], overlap=overlap)
-        inner: Any = few_bits.matmul(y, layer["gate_up"], name="silu", tile=cuts["gate_up"], overlap=overlap)
-        y = few_bits.matmul(inner, layer["down"], added_to=x, ready=ready, tile=cuts["down"], overlap=overlap)
-        assert isinstance(y, Readied)
+        qkv: Any = quantized_gemm.matmul(y, layer["qkv"], tile=cuts["qkv"], overlap=overlap)
+        y = quantized_gemm.matmul(qkv[:, : layer["output"].inputs], layer["output"], added_to=x, ready=ready, tile=cuts["output"], overlap=overlap)
+        inner: Any = quantized_gemm.matmul(y, layer["gate_up"], name="silu", tile=cuts["gate_up"], overlap=overlap)
+        y = quantized_gemm.matmul(inner, layer["down"], added_to=x, ready=ready, tile=cuts["down"], overlap=overlap)
+        assert isinstance(y, NormedInput)
     return x

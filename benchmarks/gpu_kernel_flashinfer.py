@@ -10,21 +10,21 @@ import torch
 from gpu_kernel_lab import Lab
 from torch import Tensor
 
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.step.step_batch import StepBatch
 
 WORKSPACE = 256 << 20  # bytes
 Attend = Callable[[int], object]
 
 
-def planned(lab: Lab, pool: KVPool, batch: Batch, q: Tensor) -> dict[str, Callable[[], Attend]]:
+def planned(lab: Lab, pool: KVPool, batch: StepBatch, q: Tensor) -> dict[str, Callable[[], Attend]]:
     """By name, what plans a kernel for this step and gives the call that attends a layer."""
     if max(batch.query_lens) == 1:
         return {"flashinfer": lambda: _decode(lab, pool, batch, q)}
     return {f"flashinfer {kind}": lambda kind=kind: _prefill(kind, lab, pool, batch, q) for kind in ("fa2", "fa3")}
 
 
-def _decode(lab: Lab, pool: KVPool, batch: Batch, q: Tensor) -> Attend:
+def _decode(lab: Lab, pool: KVPool, batch: StepBatch, q: Tensor) -> Attend:
     """With tensor cores: the other variant is far slower for grouped queries."""
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper as Wrapper
 
@@ -34,7 +34,7 @@ def _decode(lab: Lab, pool: KVPool, batch: Batch, q: Tensor) -> Attend:
     return _runner(wrapper, pool, q)
 
 
-def _prefill(kind: str, lab: Lab, pool: KVPool, batch: Batch, q: Tensor) -> Attend:
+def _prefill(kind: str, lab: Lab, pool: KVPool, batch: StepBatch, q: Tensor) -> Attend:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper as Wrapper
 
     wrapper = Wrapper(_workspace(lab), "NHD", backend=kind)
@@ -56,7 +56,7 @@ def _heads(lab: Lab) -> tuple[int, int, int]:
     return lab.shape.heads, lab.shape.kv_heads, lab.shape.head_dim
 
 
-def _pages(batch: Batch, lab: Lab) -> tuple[Tensor, Tensor, Tensor]:
+def _pages(batch: StepBatch, lab: Lab) -> tuple[Tensor, Tensor, Tensor]:
     """Where each sequence's pages begin (on the host), the pages, tokens in each last page (on the host)."""
     begins = torch.from_numpy(np.cumsum([0, *batch.context_lens]).astype(np.int32))
     indices = torch.from_numpy(np.concatenate(batch.context_slots)).to(lab.device)

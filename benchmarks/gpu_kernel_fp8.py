@@ -17,15 +17,15 @@ from gpu_kernel_matmul import cost, sizes
 from gpu_kernel_one_row import KINDS, Layer, OneRow, overlap
 from torch import Tensor
 
-from sgl.runtime.kernels import few_bits
-from sgl.runtime.kernels.few_bits_packed import Packed
-from sgl.runtime.kernels.quantize import quantize_rows
-from sgl.runtime.layers import float8 as values
-from sgl.runtime.quantization.few_bits_pack import pack
-from sgl.runtime.quantization.fp8 import Fp8Linear, RowwiseFp8Linear
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.kernels.quantized import quantized_gemm
+from sgl.runtime.kernels.packed.packed_weight import PackedWeight
+from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
+from sgl.runtime.layers import float8_reference as values
+from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
+from sgl.runtime.quantization.fp8_linear import Fp8Linear, RowwiseFp8Linear
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
-RESTORED_ROWS = 256  # up to which that is worth a look
+DEQUANTIZED_ROWS = 256  # up to which that is worth a look
 BLOCK = 128
 Stored = tuple[Tensor, Tensor]  # float8 [outputs, inputs] and float32 scales [outputs]
 
@@ -75,13 +75,13 @@ def _products(lab: Lab, name: str, size: tuple[int, int]) -> list[Row]:
     return [_product(lab, name, size, rows, plain, layers) for rows in lab.sizes.fp8_rows]
 
 
-def _in_blocks(weight: Tensor, scale: Tensor) -> Packed:
+def _in_blocks(weight: Tensor, scale: Tensor) -> PackedWeight:
     each = scale[:, None].expand(-1, math.ceil(weight.shape[1] / BLOCK)).bfloat16()
-    return pack(Grouped.float8(weight, each, BLOCK), torch.bfloat16)
+    return pack_for_gpu(QuantizedWeight.float8(weight, each, BLOCK), torch.bfloat16)
 
 
 def _product(
-    lab: Lab, name: str, size: tuple[int, int], rows: int, plain: list[Tensor], layers: list[tuple[Fp8Linear, RowwiseFp8Linear, Packed]]
+    lab: Lab, name: str, size: tuple[int, int], rows: int, plain: list[Tensor], layers: list[tuple[Fp8Linear, RowwiseFp8Linear, PackedWeight]]
 ) -> Row:
     x, load, label = lab.random(rows, size[1]), lab.load_of(rows), f"{name} {rows} rows"
     x8, scale = quantize_rows(x)
@@ -91,9 +91,9 @@ def _product(
         "of it rows to float8": lab.attempt(f"{label} quantize_rows", lambda w: quantize_rows(x), layers, load),
         "deterministic": lab.attempt(f"{label} deterministic", lambda w: w[1](x), layers, load),
     }
-    if rows <= RESTORED_ROWS:
-        ours["restored in registers"] = lab.attempt(f"{label} restored", lambda w: few_bits.product(x, w[0].packed), layers, load)
-        ours["blocks"] = lab.attempt(f"{label} blocks", lambda w: few_bits.product(x, w[2]), layers, load)
+    if rows <= DEQUANTIZED_ROWS:
+        ours["restored in registers"] = lab.attempt(f"{label} restored", lambda w: quantized_gemm.product(x, w[0].packed), layers, load)
+        ours["blocks"] = lab.attempt(f"{label} blocks", lambda w: quantized_gemm.product(x, w[2]), layers, load)
     peers = {
         "bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w: F.linear(x, w), plain, load),
         "_scaled_mm alone": lab.attempt(f"{label} _scaled_mm", lambda w: w[0]._scaled(x8, scale), layers, load),

@@ -8,8 +8,8 @@ from gpu_kernel_lab import Lab, Row
 from gpu_kernel_matmul import cost, sizes
 from torch import Tensor
 
-from sgl.runtime.kernels.activation import activate_gated
-from sgl.runtime.kernels.gated import gate_up
+from sgl.runtime.kernels.activation_kernels import activate_gated
+from sgl.runtime.kernels.gate_up_gemm import gate_up
 
 DIFFERENCE = 0.02  # of the largest number, at most
 

@@ -18,7 +18,7 @@ from gpu_kernel_sizes import Sizes
 from gpu_report import text_table
 from gpu_shapes import Shape
 
-from sgl.runtime.kernels.ahead import Jobs, compiling
+from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling
 
 Call = Callable[[Any], object]
 REPLAYS, TRIES = 5, 3
@@ -143,7 +143,7 @@ class Lab:
         """Compile what these calls launch, several kernels at a time; one that does not compile is told when it is measured."""
         if self.device.type != "cuda":
             return
-        jobs = Jobs(self.device, THREADS)
+        jobs = CompileJobs(self.device, THREADS)
         with compiling(jobs):
             for call in calls:
                 call()

@@ -13,8 +13,8 @@ from itertools import product
 import torch
 from gpu_kernel_experts import THREADS, copy_rate, graph_seconds
 
-from sgl.runtime.kernels.ahead import Jobs, compiling
-from sgl.runtime.kernels.attention_latent import LatentScratch, LatentTile, decode
+from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling
+from sgl.runtime.kernels.attention.attention_latent import LatentScratch, LatentTile, decode
 
 RANK, TURNED, LAYERS = 512, 64, 4
 CUTS = [
@@ -47,7 +47,7 @@ def measure(sequences: int, context: int, heads: int) -> None:
         return lambda: decode(q, pool, out, rows, contexts, table, page_size=1, scale=0.1, row_scale=1.0, scratch=scratch, tile=cut)
 
     scratches = {cut: LatentScratch(sequences, heads, RANK, cut, q.device) for cut in CUTS}
-    jobs = Jobs(q.device, THREADS)
+    jobs = CompileJobs(q.device, THREADS)
     with compiling(jobs):
         for cut in CUTS:
             call(cut, pools[0])()

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
-from sgl.runtime.kernels.activation import activate_gated
-from sgl.runtime.kernels.embed import embed
-from sgl.runtime.kernels.heads import rotate_and_store
-from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
-from sgl.runtime.layers.rotary import Rope, Rotary
-from sgl.runtime.step.batch import Batch, DeviceBatch
+from sgl.runtime.kernels.activation_kernels import activate_gated
+from sgl.runtime.kernels.embed_tokens import embed
+from sgl.runtime.kernels.attention.qk_norm_rope_store import norm_rope_store
+from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
+from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
 
 EPS, MOST_COPIES = 1e-5, 16
 
@@ -65,14 +65,14 @@ def _heads(lab: Lab, rows: int) -> Row:
     """Rotary of queries and keys, keys and values to the pool."""
     shape, device = lab.shape, lab.device
     queries, keys, dim = shape.heads, shape.kv_heads, shape.head_dim
-    rotary = Rotary(Rope(5e5, dim, dim), lab.dtype, device, shape.context)
+    rotary = RotaryEmbedding(RopeParameters(5e5, dim, dim), lab.dtype, device, shape.context)
     positions = (torch.arange(rows, device=device) % (shape.context // 2)).int()
     slots = torch.randperm(rows, device=device).int() + 1
     k_pool, v_pool = (torch.zeros(rows + 1, keys, dim, device=device, dtype=lab.dtype) for _ in range(2))
     cos, sin = rotary.table[:, :dim], rotary.table[:, dim:]  # of sin, the first half is negated
 
     def ours(item: tuple[Tensor]) -> object:
-        return rotate_and_store(item[0], queries, keys, rotary.table, positions, slots, k_pool, v_pool)
+        return norm_rope_store(item[0], queries, keys, rotary.table, positions, slots, k_pool, v_pool)
 
     def peer(item: tuple[Tensor]) -> None:
         x = item[0].view(rows, -1, dim)
@@ -82,7 +82,7 @@ def _heads(lab: Lab, rows: int) -> Row:
         k_pool[slots], v_pool[slots] = found[:, queries:], x[:, queries + keys :]
 
     width = (queries + 2 * keys) * dim
-    return _row(lab, "rotate_and_store", rows, 2 * width, ours, peer, _copies(lab, rows, width))
+    return _row(lab, "norm_rope_store", rows, 2 * width, ours, peer, _copies(lab, rows, width))
 
 
 def _embedding(lab: Lab, rows: int) -> Row:
@@ -94,11 +94,11 @@ def _embedding(lab: Lab, rows: int) -> Row:
     slots = torch.arange(1, rows + 1, dtype=torch.int32, device=device)
     around = DeviceBatch(zero, zero, zero, zero, torch.zeros(2, shape.context, dtype=torch.int32, device=device), 1, zero)
     batches = [
-        Batch(torch.randint(0, shape.vocab, (rows,), device=device).int(), positions, slots, [], [], [], zero, device=around)
+        StepBatch(torch.randint(0, shape.vocab, (rows,), device=device).int(), positions, slots, [], [], [], zero, device=around)
         for _ in range(4)
     ]
 
-    def peer(batch: Batch) -> Tensor:
+    def peer(batch: StepBatch) -> Tensor:
         around.table[around.token_rows[:rows], batch.positions] = batch.slots
         return F.embedding(batch.token_ids, embedding)
 

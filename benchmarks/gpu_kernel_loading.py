@@ -19,8 +19,9 @@ from gpu_kernel_lab import Lab
 from gpu_ready import size_of, write_checkpoint
 from gpu_report import text_table
 
-from sgl.runtime.executor.offload import HostCopy, tensors_of
-from sgl.runtime.loading import load_model, transfer
+from sgl.runtime.executor.weight_offload import OffloadedWeights, tensors_of
+from sgl.runtime.loading import load_model
+from sgl.runtime.loading.tensor_files import tensor_transfer
 
 READERS = (4, 8, 16)  # threads; 8 is what the engine uses
 PINNED = 2**30  # bytes
@@ -45,18 +46,18 @@ def _loads(lab: Lab, folder: Path, size: int) -> list[list[Any]]:
     lines += [["load_model", f"{threads} threads", _with_threads(lab, folder, threads), size] for threads in READERS]
     seconds, model = _seconds(lab, lambda: load_model(folder, lab.dtype, lab.device, dummy_seed=0))
     lines.append(["random weights", "on the device", seconds, size])
-    seconds, copy = _seconds(lab, lambda: HostCopy(t for t in tensors_of(model) if t.device.type == lab.device.type))
+    seconds, copy = _seconds(lab, lambda: OffloadedWeights(t for t in tensors_of(model) if t.device.type == lab.device.type))
     lines.append(["sleep", "weights to main memory", seconds, size])
     lines.append(["wake", "and back", _seconds(lab, copy.restore)[0], size])
     return lines
 
 
 def _with_threads(lab: Lab, folder: Path, threads: int) -> float:
-    before, transfer.READERS = transfer.READERS, threads
+    before, tensor_transfer.READERS = tensor_transfer.READERS, threads
     try:
         return _seconds(lab, lambda: load_model(folder, lab.dtype, lab.device))[0]
     finally:
-        transfer.READERS = before
+        tensor_transfer.READERS = before
 
 
 def _library(lab: Lab, folder: Path) -> list[Any]:

@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from gpu_kernel_lab import Lab, Row
 
-from sgl.runtime.kernels.matmul import Tile, matmul
+from sgl.runtime.kernels.batch_invariant_matmul import MatmulTile, matmul
 
 NAMES = ("qkv", "output", "gate_up", "down")
 TILES = {  # for tuning, by the most rows
-    16: (Tile(16, 64, 128, 4, 4), Tile(16, 64, 128, 6, 4), Tile(16, 64, 256, 5, 4), Tile(16, 128, 128, 5, 8)),
-    64: (Tile(64, 64, 64, 6, 4), Tile(64, 64, 128, 4, 4), Tile(64, 64, 128, 6, 4), Tile(64, 128, 64, 5, 8)),
-    128: (Tile(128, 64, 64, 6, 4), Tile(128, 64, 128, 4, 4), Tile(128, 128, 64, 4, 8)),
-    256: (Tile(256, 64, 64, 4, 4), Tile(256, 128, 64, 4, 8), Tile(128, 64, 64, 6, 4), Tile(128, 128, 64, 4, 8, True)),
-    2**31: (Tile(128, 128, 64, 4, 8, True), Tile(256, 128, 64, 4, 8, True), Tile(128, 256, 64, 4, 8, True)),
+    16: (MatmulTile(16, 64, 128, 4, 4), MatmulTile(16, 64, 128, 6, 4), MatmulTile(16, 64, 256, 5, 4), MatmulTile(16, 128, 128, 5, 8)),
+    64: (MatmulTile(64, 64, 64, 6, 4), MatmulTile(64, 64, 128, 4, 4), MatmulTile(64, 64, 128, 6, 4), MatmulTile(64, 128, 64, 5, 8)),
+    128: (MatmulTile(128, 64, 64, 6, 4), MatmulTile(128, 64, 128, 4, 4), MatmulTile(128, 128, 64, 4, 8)),
+    256: (MatmulTile(256, 64, 64, 4, 4), MatmulTile(256, 128, 64, 4, 8), MatmulTile(128, 64, 64, 6, 4), MatmulTile(128, 128, 64, 4, 8, True)),
+    2**31: (MatmulTile(128, 128, 64, 4, 8, True), MatmulTile(256, 128, 64, 4, 8, True), MatmulTile(128, 256, 64, 4, 8, True)),
 }
 
 

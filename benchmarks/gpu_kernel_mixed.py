@@ -20,15 +20,15 @@ from gpu_shapes import write_model
 
 import sgl
 from sgl.runtime.cache import IntRow
-from sgl.runtime.sequences.ops import Op
-from sgl.runtime.sequences.sequence import SequenceState, Status, Work
+from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
 
 EXTRA, WARM, BEHIND_SLEEP = 4, 4, 3  # tokens; steps; steps
 SLEEP = 72_000_000  # clock cycles, as long as the host needs for three steps
 FIRST_PLAIN_ID = 300
 
 
-class Last(Op):
+class Last(SequenceOp):
     """Wants the logits of each step's last token."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
@@ -47,7 +47,7 @@ class Drive:
     def _sequence(self, index: int, draw: np.random.Generator) -> SequenceState:
         sizes, seq = self.lab.sizes, SequenceState(index)
         steps = 2 * sizes.steps + WARM + BEHIND_SLEEP
-        seq.status, seq.computed = Status.RUNNING, sizes.context
+        seq.status, seq.computed = SequenceStatus.RUNNING, sizes.context
         seq.tokens = IntRow(draw.integers(FIRST_PLAIN_ID, self.lab.shape.vocab, sizes.context + (1 + EXTRA) * steps))
         seq.slots = IntRow(np.arange(1 + index * sizes.context, 1 + (index + 1) * sizes.context))
         seq.ops.append(Last())
@@ -63,7 +63,7 @@ class Drive:
             count = 1 + (EXTRA if index >= self.batch - self.extended(mixed) else 0)
             seq.slots.extend(np.arange(self.next, self.next + count))
             self.next += count
-            work.append(Work(seq, seq.computed, seq.computed + count))
+            work.append(ScheduledWork(seq, seq.computed, seq.computed + count))
             seq.computed += count
         started = time.perf_counter()
         self.runner.forward(work)

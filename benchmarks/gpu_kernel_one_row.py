@@ -17,15 +17,20 @@ from gpu_kernel_few_bits import int4, packed, size_of
 from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels import overlap as overlapping
-from sgl.runtime.kernels.few_bits_packed import DTYPES, Packed
-from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch, best_launch, best_tensor_launch
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.launch import programmatic_launch as overlapping
+from sgl.runtime.kernels.packed.packed_weight import DTYPES, PackedWeight
+from sgl.runtime.kernels.gemv.gemv_launch import (
+    GemvLaunch,
+    TensorCoreGemvLaunch,
+    best_launch,
+    best_tensor_core_launch,
+)
 
 KINDS = ("qkv", "output", "gate_up", "down")
 EPS = 1e-5
 POSITIONS = 64
-Weight = Tensor | Packed
+Weight = Tensor | PackedWeight
 Layer = dict[str, tuple[Weight, Tensor | None]]  # weight, and its scale where it is float8
 CUTS = (  # for tuning: rows, columns a step, warps
     (2, 4096, 4), (2, 2048, 4), (2, 2048, 8), (2, 1024, 2), (4, 4096, 8), (4, 2048, 8), (4, 2048, 4), (4, 1024, 4),
@@ -60,20 +65,20 @@ class OneRow:
 
     def run(
         self, kind: str, weight: Weight, scale: Tensor | None = None, x: Tensor | None = None,
-        y: Tensor | None = None, launch: Launch | TensorLaunch | None = None,
+        y: Tensor | None = None, launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
     ) -> Tensor:  # fmt: skip
         """x: the residual row, y: what "output" and "down" multiply; stand-ins where they are not given."""
         x = self.x if x is None else x
         if kind == "qkv":
-            return one_row.qkv_rotate_store(
+            return gemv.qkv_rope_store(
                 x, self.norm, EPS, weight, None, self.shape.heads, self.shape.kv_heads, self.angles, self.place,
                 self.place, *self.pools, launch=launch, weight_scale=scale,
             )  # fmt: skip
         if kind == "gate_up":
-            return one_row.gate_up(x, self.norm, EPS, weight, launch=launch, weight_scale=scale)
+            return gemv.gate_up(x, self.norm, EPS, weight, launch=launch, weight_scale=scale)
         if kind == "head":
-            return one_row.norm_linear(x, self.norm, EPS, weight, launch=launch)
-        return one_row.linear_add(self.inputs[kind] if y is None else y, weight, x, launch=launch, weight_scale=scale)
+            return gemv.norm_linear(x, self.norm, EPS, weight, launch=launch)
+        return gemv.linear_add(self.inputs[kind] if y is None else y, weight, x, launch=launch, weight_scale=scale)
 
     def chain(self, layers: list[Layer], entry: Tensor) -> Tensor:
         """All layers, without attention."""
@@ -156,8 +161,8 @@ def _chain_of_bits(lab: Lab, one: OneRow) -> Row:
 
 def _tune_bits(lab: Lab, one: OneRow, kind: str) -> None:
     weights, size = packed(lab, int4, one.sizes[kind]), one.sizes[kind]
-    best = best_tensor_launch(size[1])
-    cuts = dict.fromkeys([best, *(TensorLaunch(*cut) for cut in CUTS_OF_BITS)])
+    best = best_tensor_core_launch(size[1])
+    cuts = dict.fromkeys([best, *(TensorCoreGemvLaunch(*cut) for cut in CUTS_OF_BITS)])
     with overlap(True):
         lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
         found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]
@@ -167,7 +172,7 @@ def _tune_bits(lab: Lab, one: OneRow, kind: str) -> None:
 
 def _tune(lab: Lab, one: OneRow, kind: str) -> None:
     weights, size = lab.weights(one.sizes[kind]), one.sizes[kind]
-    cuts = dict.fromkeys([best_launch(*size), *(Launch(*cut) for cut in CUTS)])
+    cuts = dict.fromkeys([best_launch(*size), *(GemvLaunch(*cut) for cut in CUTS)])
     with overlap(True):
         lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
         found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]

@@ -15,7 +15,7 @@ from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
 from sgl.runtime.sampling import SamplingBatch, SamplingParams, SamplingRow
-from sgl.runtime.sampling.device import DeviceSampler
+from sgl.runtime.sampling.device_sampler import DeviceSampler
 
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0}, "temperature": {}, "top_p 0.9": {"top_p": 0.9}, "top_k 50": {"top_k": 50},

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.step.batch import Batch, DeviceBatch
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
 
 LAYERS = 3  # that calls go through in turn, so that the L2 cache does not hold many sequences' keys
 
@@ -20,7 +20,7 @@ def noisy_pool(slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, dev
     return pool
 
 
-def step_of(work: Sequence[tuple[int, int]], pool: KVPool, prefix: int = 0, seed: int = 0) -> Batch:
+def step_of(work: Sequence[tuple[int, int]], pool: KVPool, prefix: int = 0, seed: int = 0) -> StepBatch:
     """work: (cached, new) tokens of each sequence, decodes first; the first `prefix` slots are the same for all."""
     free = np.random.default_rng(seed).permutation(np.arange(1, pool.slots, dtype=np.int32))
     shared, taken, slots = free[:prefix], prefix, []
@@ -36,7 +36,7 @@ def step_of(work: Sequence[tuple[int, int]], pool: KVPool, prefix: int = 0, seed
     return _batch(work, slots, table, pool.device)
 
 
-def _batch(work: Sequence[tuple[int, int]], slots: list[np.ndarray], table: np.ndarray, device: torch.device) -> Batch:
+def _batch(work: Sequence[tuple[int, int]], slots: list[np.ndarray], table: np.ndarray, device: torch.device) -> StepBatch:
     def ints(values: object) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values, np.int32)).to(device)
 
@@ -45,7 +45,7 @@ def _batch(work: Sequence[tuple[int, int]], slots: list[np.ndarray], table: np.n
     around = DeviceBatch(
         ints(rows), ints(np.repeat(rows, news)), ints(np.cumsum([0, *news])), ints(contexts), ints(table), 1, ints(np.zeros(len(table)))
     )
-    return Batch(
+    return StepBatch(
         token_ids=ints(np.zeros(sum(news))),
         positions=ints(np.concatenate([np.arange(cached, cached + new) for cached, new in work])),
         slots=ints(np.concatenate([own[cached:] for own, (cached, _) in zip(slots, work, strict=True)])),

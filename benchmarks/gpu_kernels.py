@@ -1,6 +1,6 @@
 """The runtime's kernels on one GPU at the shapes of Llama-3.1-8B, each beside a peer and the roofline of the same run.
 
-    python benchmarks/gpu_kernels.py [one_row chain attention matmul fp8 sampler layers gated loading mixed few_bits few_rows] [--quick] [--tune] [--shape SHAPE]
+    python benchmarks/gpu_kernels.py [one_row chain attention matmul fp8 sampler layers gated loading mixed few_bits small_batch_layers] [--quick] [--tune] [--shape SHAPE]
     benchmarks/gpu_bench.sh kernels ...   where sgl cannot be installed
 
 Times are those of captured CUDA graphs where not said otherwise; a table a question: microseconds of ours, of the

@@ -15,7 +15,7 @@ from gpu_report import text_table
 from gpu_work import opened, prompts
 
 import sgl
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 STEPS = 30
 LONG = 3000  # tokens; nobody ends while the profiler starts and stops

@@ -19,10 +19,10 @@ def tree_of_thought(s, number, tokens):
     branches = s.fork(WIDTH)
     for index, branch in enumerate(branches):
         branch += f"\nPlan {index}:" + sgl.gen("plan", max_tokens=tokens, temperature=1, ignore_eos=True)
-        twigs = branch.fork(WIDTH)
-        for place, twig in enumerate(twigs):
-            twig += f"\nObjection {place}:" + sgl.gen("objection", max_tokens=tokens, temperature=1, ignore_eos=True)
-        twigs.join()
+        choice_branches = branch.fork(WIDTH)
+        for place, choice_branch in enumerate(choice_branches):
+            choice_branch += f"\nObjection {place}:" + sgl.gen("objection", max_tokens=tokens, temperature=1, ignore_eos=True)
+        choice_branches.join()
     branches.join()
     s += "\nAnswer:" + sgl.gen("answer", max_tokens=tokens, temperature=0, ignore_eos=True)
 

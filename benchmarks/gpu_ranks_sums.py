@@ -9,12 +9,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels.norm import add_rms_norm
-from sgl.runtime.kernels.one_row_ranks import post_linear
-from sgl.runtime.kernels.over_ranks import Rooms, join_posted, sum_add_norm, sum_over_ranks
-from sgl.runtime.parallel import cuda_ranks
-from sgl.runtime.parallel.algorithms import MB, Limits
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.rms_norm import add_rms_norm
+from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
+from sgl.runtime.kernels.comm.all_reduce import (
+    AllReduceBuffers,
+    add_norm_of_posted,
+    sum_add_norm,
+    all_reduce_sum,
+)
+from sgl.runtime.parallel import cuda_collectives
+from sgl.runtime.parallel.all_reduce_algorithms import MB, AllReduceLimits
 
 WIDTH, LARGEST = 4096, 64 * MB
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)  # of WIDTH numbers in bfloat16: 8 KB to 64 MB
@@ -23,7 +28,7 @@ PUSHED, MESSAGES, ONE_SHOT = 32 * MB, MB, 8 * MB
 Work = Callable[[], object]
 
 
-class Owners(Rooms):
+class Owners(AllReduceBuffers):
     def few(self, rows: torch.Tensor) -> bool:
         return False
 
@@ -32,12 +37,12 @@ class Table:
     """Measures on all ranks in lockstep; rank 0 prints."""
 
     def __init__(self, rank: int, ranks: int, meeting: Path) -> None:
-        cuda_ranks.set_environment()
-        cuda_ranks.limits = lambda count: Limits(MESSAGES, PUSHED)
+        cuda_collectives.set_environment()
+        cuda_collectives.limits = lambda count: AllReduceLimits(MESSAGES, PUSHED)
         self.device = torch.device("cuda", rank)
         torch.cuda.set_device(self.device)
         self.rank = rank
-        self.ranks = cuda_ranks.CudaRanks(rank, ranks, meeting, self.device, WIDTH, torch.bfloat16)
+        self.ranks = cuda_collectives.CudaCollectives(rank, ranks, meeting, self.device, WIDTH, torch.bfloat16)
         self.stream = torch.cuda.Stream(self.device)
 
     def run(self) -> None:
@@ -61,13 +66,13 @@ class Table:
         state = torch.zeros_like(x)
         yield "nccl + add and norm", lambda: (dist.all_reduce(y), add_rms_norm(state, y, weight, 1e-5)), right
         for words, rooms in self.rooms(size):
-            yield f"push, {words}", lambda rooms=rooms: sum_over_ranks(x, rooms), bool((sum_over_ranks(x, rooms) == total).all())
+            yield f"push, {words}", lambda rooms=rooms: all_reduce_sum(x, rooms), bool((all_reduce_sum(x, rooms) == total).all())
             sum_add_norm(state, x, weight, 1e-5, rooms)
             yield f"push, {words}, with add and norm", lambda rooms=rooms: sum_add_norm(state, x, weight, 1e-5, rooms), bool((state == total).all())
             state.zero_()
         yield from self.symmetric(x, total, size)
 
-    def rooms(self, size: int) -> Iterator[tuple[str, Rooms]]:
+    def rooms(self, size: int) -> Iterator[tuple[str, AllReduceBuffers]]:
         """The same memory and turns, with and without messages; all ranks take the same one."""
         rooms = self.ranks._rooms
         if rooms is not None and size <= (PUSHED if self.ranks.ranks == 2 else MESSAGES):
@@ -110,11 +115,11 @@ class Table:
             state, norm = (torch.zeros(count, WIDTH, dtype=torch.bfloat16, device=self.device) for count in (1, 1))
 
             def given(y=y, weight=weight, state=state, norm=norm) -> None:
-                sum_add_norm(state, one_row.linear(y, weight), norm[0], 1e-5, rooms)
+                sum_add_norm(state, gemv.linear(y, weight), norm[0], 1e-5, rooms)
 
             def sent(y=y, weight=weight, state=state, norm=norm) -> None:
                 post_linear(y, weight, rooms)
-                join_posted(state, torch.empty_like(state), norm[0], 1e-5, rooms)
+                add_norm_of_posted(state, torch.empty_like(state), norm[0], 1e-5, rooms)
 
             for name, work in (("given", given), ("sent", sent)):
                 self.say(f"product of {inputs} inputs, {name:20}{self.timed(work, 20):9.1f}{self.graphed(work, 20):9.1f}")

@@ -23,7 +23,7 @@ PROCESS = """
 import time; marks = {"python": time.time()}
 import json, sys
 import torch; marks["import torch"] = time.time()
-import sgl; from sgl.runtime.sampling.params import SamplingParams; sgl.Engine; marks["import sgl"] = time.time()
+import sgl; from sgl.runtime.sampling.sampling_params import SamplingParams; sgl.Engine; marks["import sgl"] = time.time()
 engine = sgl.Engine(sys.argv[1], **json.loads(sys.argv[2])); marks["Engine()"] = time.time()
 sequence = engine.open(); sequence.extend(list(range(300, 428)))
 def more(n): sequence.generate(SamplingParams(max_tokens=n, temperature=0, ignore_eos=True)).result()

@@ -20,8 +20,8 @@ from gpu_serve import requests
 from gpu_shapes import SHAPES, shape_of, write_model
 
 import sgl
-from sgl.runtime.loop.step_trace import StepRecord
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.watch.step_trace import StepRecord
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 LONGEST = 8
 BORDERS = (0, 1, 16, 64, 256, 1024, 4096, 1 << 30)  # new tokens of prompts in a step

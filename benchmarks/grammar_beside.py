@@ -16,8 +16,8 @@ import numpy as np
 
 from sgl.grammars import GrammarError, compile_json_schema
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.loop.turns import give_way
-from sgl.runtime.server.compiling import THREADS
+from sgl.runtime.common.thread_priority import yield_priority
+from sgl.runtime.server.grammar_compiler import THREADS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cpu"))
 PLAIN, TOGETHER, LONGEST = 4, 12, 24  # plain texts at a time, hostile ones, and most tokens of these
@@ -63,7 +63,7 @@ class Hostiles:
     def __init__(self, engine: Engine, count: int, seed: int, grammars: bool) -> None:
         self.engine, self.grammars, self.ended = engine, grammars, Counter[str]()
         self.left, self.draw = count, random.Random(seed)
-        self.lock, self.compiling = threading.Lock(), ThreadPoolExecutor(THREADS, initializer=give_way)
+        self.lock, self.compiling = threading.Lock(), ThreadPoolExecutor(THREADS, initializer=yield_priority)
         self.slowest = (0.0, "")
 
     def run(self) -> None:

@@ -22,8 +22,8 @@ from common import keep, table
 
 import sgl
 from sgl.grammars.automaton.matcher import Matcher
-from sgl.runtime.loop.core import EngineCore
-from sgl.runtime.sequences.jump import JumpForward
+from sgl.runtime.loop.engine_core import EngineCore
+from sgl.runtime.sequences.jump_forward import JumpForward
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from extract_bookings import SAMPLE, track

@@ -24,7 +24,7 @@ from common import keep_text
 from gpu_shapes import SHAPES, shape_of, write_model
 
 from sgl.runtime import Engine, Generation, SamplingParams
-from sgl.runtime.cache.host_pages import HostPages
+from sgl.runtime.cache.host_kv_pages import HostKVPages
 
 VOCABULARY = range(100, 4000)
 Row = list[int]
@@ -93,7 +93,7 @@ def copies(args: argparse.Namespace, model: Path | None) -> str:
         pool, layout = engine._core.runner.attention.pool, engine._core.runner.model.config.attention
         dtype, device = pool.dtype, pool.device
     pool = layout.pool(4096, dtype, device)
-    host, count = HostPages(pool, 1, 2049), 2048
+    host, count = HostKVPages(pool, 1, 2049), 2048
     pages = np.random.default_rng(0).permutation(np.arange(1, 4096, dtype=np.int32))[:count]
     places, size = np.arange(1, count + 1, dtype=np.int32), count * layout.bytes_per_slot(dtype)
     lines = []

@@ -22,13 +22,13 @@ import torch
 
 from benchmarks.common import keep_text, machine
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import FP8
-from sgl.runtime.loading.weights import dummy_model
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import FP8
+from sgl.runtime.loading.load_weights import dummy_model
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.families import read_model
 from sgl.runtime.quantization import transform_for
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.step.step_batch import StepBatch
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16,
@@ -53,7 +53,7 @@ class Decoding:
         slots = np.arange(1, context * sequences + 1, dtype=np.int32).reshape(sequences, context)
         last = torch.from_numpy(slots[:, -1].astype(np.int64))
         ones, positions = [1] * sequences, torch.full((sequences,), context - 1)
-        self.batch = Batch(torch.arange(sequences), positions, last, ones, [context] * sequences, list(slots), torch.arange(sequences))
+        self.batch = StepBatch(torch.arange(sequences), positions, last, ones, [context] * sequences, list(slots), torch.arange(sequences))
 
     def step(self) -> float:
         started = time.perf_counter()
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    cpu.set_threads(asked.threads)
+    cpu_kernels.set_threads(asked.threads)
     kinds = [(torch.bfloat16, "auto"), (torch.bfloat16, "int4"), (torch.float32, "int4")]
     table = [row for kind in kinds for row in rows(*kind, asked.sequences)]
     lines = ["  ".join(f"{name:>9}" for name in table[0])]

@@ -30,8 +30,8 @@ CHILD = """
 import json, sys, time
 import torch
 from pathlib import Path
-from sgl.runtime.loading.state import Parts
-from sgl.runtime.parallel.stages import Place, load_stage
+from sgl.runtime.loading.sharded_state import Parts
+from sgl.runtime.parallel.pp.pipeline_stages import Place, load_stage
 from sgl.runtime.quantization import transform_for
 
 path, kind, ranks, device = sys.argv[1:]
@@ -84,11 +84,11 @@ def prepared(folder: Path, kind: str) -> tuple[Path, str, int, int]:
     weights, _, count = kind.removeprefix("packed ").partition(" /")
     ranks, files = int(count or 1), "*.safetensors"
     if kind.startswith("packed "):
-        from sgl.runtime.calibration.sharding import shard
-        from sgl.runtime.loading.state import Parts
+        from sgl.runtime.calibration.shard_checkpoint import shard
+        from sgl.runtime.loading.sharded_state import ParallelSizes
 
         origin, folder = folder, folder / kind.replace(" ", "-").replace("/", "")
-        shard(origin, folder, weights, parts=Parts(ranks))
+        shard(origin, folder, weights, parts=ParallelSizes(ranks))
         weights, files = "auto", f"state-rank-{ranks - 1}-*"
     return folder, weights, ranks, sum(file.stat().st_size for file in folder.glob(files))
 

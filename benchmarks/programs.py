@@ -21,8 +21,8 @@ from typing import Any
 from common import keep, table
 
 import sgl
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences import scoring
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences import score_op
 
 PAIRS = 50
 
@@ -151,16 +151,16 @@ def selects(engine: sgl.Engine) -> list[dict[str, Any]]:
     verbs = ["open", "close", "find", "delete", "update", "list", "share", "rename", "move", "copy"]
     nouns = ["account", "document", "folder", "user", "invoice", "report", "ticket", "order", "message", "contact"]
     names = [f" {v}_{n}{end}" for end in ("", "_now", "_all", "_by_id", "_by_name") for n in nouns for v in verbs]
-    usual, found = scoring.WORTH_A_TREE, []
+    usual, found = score_op.WORTH_A_TREE, []
     for count in (3, 30, 300, 500):
         row: dict[str, Any] = {"choices": count}
         for form, worth in (("side_by_side", 10**9), ("as_chosen", usual)):
-            scoring.WORTH_A_TREE = worth
+            score_op.WORTH_A_TREE = worth
             choose.run(names[:count]).sync()
             runs = [timed(engine, lambda n=count: choose.run(names[:n]).sync()) for _ in range(5)]
             row[f"{form}_ms"] = 1000 * statistics.median(seconds for seconds, _ in runs)
             row[f"{form}_tokens"] = runs[-1][1].computed_tokens
-        scoring.WORTH_A_TREE = usual
+        score_op.WORTH_A_TREE = usual
         found.append(row)
     return found
 

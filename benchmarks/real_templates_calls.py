@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 from sgl.grammars import Vocabulary, compile_structural
 from sgl.runtime.dialects import (
-    Arguments,
-    Call,
-    CallBegun,
-    CallEnded,
+    ArgumentsDelta,
+    DialectToolCall,
+    ToolCallStart,
+    ToolCallEnd,
     Dialect,
-    Said,
-    Thought,
+    ContentDelta,
+    ReasoningDelta,
     Tool,
     dialect_for,
 )
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.chat_template import ChatTemplate
-from sgl.runtime.text.template_traits import traits_of
+from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
+from sgl.runtime.text.chat_templates.template_traits import traits_of
 
 Json = dict[str, Any]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -43,8 +43,8 @@ PARAMETERS: Json = {
 }  # fmt: skip
 PLAIN: Json = {"type": "object", "properties": {"city": TEXT}, "required": ["city"]}  # for templates that read more of others
 TOOLS = [Tool(name, "The weather.", PARAMETERS) for name in ("get_weather", "get_time")]
-ROME = Call("get_weather", {"city": 'Rome, "Urbs" <N>', "days": 3, "wet": False, "tags": ["a b", "c"], "more": {"unit": "K", "exact": True}}, "call00001")
-OSLO, BARE = Call("get_time", {"city": "Oslo"}, "call00002"), Call("get_time", {"city": "Ås"}, "call00003")
+ROME = DialectToolCall("get_weather", {"city": 'Rome, "Urbs" <N>', "days": 3, "wet": False, "tags": ["a b", "c"], "more": {"unit": "K", "exact": True}}, "call00001")
+OSLO, BARE = DialectToolCall("get_time", {"city": "Oslo"}, "call00002"), DialectToolCall("get_time", {"city": "Ås"}, "call00003")
 SAID, THOUGHT, USER = "I look it up.", "Rome, then.", "Is it raining in Rome?"
 BYTES = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
 
@@ -52,7 +52,7 @@ BYTES = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
 class Answer(NamedTuple):
     said: str = ""
     thought: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[DialectToolCall, ...] = ()
 
 
 ANSWERS = {
@@ -152,7 +152,7 @@ def _shared(full: str, asked: str) -> str:
     return full[: max(full.rfind(char, 0, at) + 1 for char in ">]}\n")]
 
 
-def _openai(call: Call) -> Json:
+def _openai(call: DialectToolCall) -> Json:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
 
 
@@ -197,21 +197,21 @@ def _written(answer: Answer, cut: Cut, dialect: Dialect) -> Answer:
 def read(dialect: Dialect, cut: Cut) -> Answer:
     """What a reader makes of an answer, without the end of the turn."""
     reader = dialect.reader(TOOLS, True, cut.prompt)
-    said, thought, calls = "", "", list[Call]()
+    said, thought, calls = "", "", list[DialectToolCall]()
     name = arguments = ""
     for event in reader.feed(cut.text, last=True):
         match event:
-            case Said(text):
+            case ContentDelta(text):
                 said += text
-            case Thought(text):
+            case ReasoningDelta(text):
                 thought += text
-            case CallBegun(_, _, name):
+            case ToolCallStart(_, _, name):
                 arguments = ""
-            case Arguments(_, text):
+            case ArgumentsDelta(_, text):
                 arguments += text
-            case CallEnded(_, complete, _, text) if complete:
-                calls.append(Call(name, json.loads(arguments)))
-            case CallEnded(_, _, _, text):
+            case ToolCallEnd(_, complete, _, text) if complete:
+                calls.append(DialectToolCall(name, json.loads(arguments)))
+            case ToolCallEnd(_, _, _, text):
                 said += text
     return Answer(_without_end(said, cut.ending), _without_end(thought, cut.ending), tuple(calls))
 
@@ -284,7 +284,7 @@ def _source(dialect: Dialect, choice: str) -> str | None:
     return None if step.constraint is None else str(step.constraint[1])
 
 
-def _taken_back(template: Template, calls: tuple[Call, ...]) -> str:
+def _taken_back(template: Template, calls: tuple[DialectToolCall, ...]) -> str:
     """Whether what the dialect writes is allowed, read as it was, and shown again where it is history."""
     dialect = template.dialect
     written, step = dialect.write("", list(calls)), dialect.plan(TOOLS, "required")

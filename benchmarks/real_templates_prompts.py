@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, meta
 
 from sgl.runtime.dialects import dialect_for, tool_of
-from sgl.runtime.server.chat.prompt import conversation
-from sgl.runtime.server.chat.types import ChatRequest
+from sgl.runtime.server.protocols.chat.chat_prompt import conversation
+from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
 from sgl.runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]

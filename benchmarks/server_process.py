@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from sgl.grammars.worker.serving import THREADS
+from sgl.grammars.compile_server.compile_server import THREADS
 
 READY = re.compile(r"ready at (http://\S+)")
 START_SECONDS = 60.0
@@ -58,7 +58,7 @@ class Served:
 
     def engine(self) -> psutil.Process | None:
         """The process of its engine, where that has one of its own."""
-        return next((p for p in self.processes()[1:] if "sgl.runtime.process.worker" in _command(p)), None)
+        return next((p for p in self.processes()[1:] if "sgl.runtime.process.engine_worker" in _command(p)), None)
 
     def account(self) -> Account:
         held = []
@@ -121,7 +121,7 @@ def _await_url(process: subprocess.Popen[str], server: Served) -> str:
 
 
 def _threads(process: psutil.Process) -> int:
-    pooled = 2 * THREADS if "sgl.grammars.worker.serving" in _command(process) else 0
+    pooled = 2 * THREADS if "sgl.grammars.compile_server.compile_server" in _command(process) else 0
     return max(process.num_threads() - pooled, 0)
 
 

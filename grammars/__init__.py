@@ -7,8 +7,8 @@
     matcher.accept(token_id)
 """
 
-from sgl.grammars.automaton.batch import fill_masks
-from sgl.grammars.automaton.cores import core_name
+from sgl.grammars.automaton.batch_masks import fill_masks
+from sgl.grammars.automaton.core_selection import core_name
 from sgl.grammars.automaton.matcher import Matcher
 from sgl.grammars.compile import (
     Grammar,
@@ -19,10 +19,10 @@ from sgl.grammars.compile import (
     compile_structural,
 )
 from sgl.grammars.errors import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.network.disk_cache import set_cache_dir
-from sgl.grammars.schema.explain import Finding, explain
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.structural.format import reasoning
+from sgl.grammars.network.grammar_disk_cache import set_cache_dir
+from sgl.grammars.schema.explain_schema import Finding, explain
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.structural.structural_format import reasoning
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 __all__ = [

@@ -10,29 +10,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.apart import standing
-from sgl.grammars.apart.helper import Died
-from sgl.grammars.apart.network import NetworkApart
-from sgl.grammars.apart.wire import NOBODY, Unsent
+from sgl.grammars.compile_client import compile_policy
+from sgl.grammars.compile_client.compile_client import CompileProcessDied
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
+from sgl.grammars.compile_client.compile_messages import NO_VOCABULARY, RequestNotSent
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
-from sgl.grammars.automaton.meter import hasty
-from sgl.grammars.choices import choices_expr
+from sgl.grammars.automaton.work_budget import hasty
+from sgl.grammars.literal_choices import choices_expr
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.network.disk_cache import WORTHWHILE, disk_cache
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.grammar_disk_cache import WORTHWHILE, disk_cache
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.regex.plain_text import marked
-from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
-from sgl.grammars.schema.weaken import weakened
-from sgl.grammars.structural.format import canonical_structural, format_expr, weakened_places
+from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
+from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.structural.structural_format import canonical_structural, format_expr, weakened_places
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sgl.grammars.ebnf import Syntax
 
 
-class Recipe(NamedTuple):
+class GrammarRecipe(NamedTuple):
     """What a grammar was compiled from: hashable, and small enough to be sent to where it is compiled once more."""
 
     kind: str
@@ -57,11 +57,11 @@ class Grammar:
 
     def __init__(
         self,
-        source: Expr | Network | Callable[[], Network],
+        source: Expr | TransitionNetwork | Callable[[], TransitionNetwork],
         vocabulary: Vocabulary,
         core: str | None = None,
         weakened: Iterable[str] = (),
-        recipe: Recipe | None = None,
+        recipe: GrammarRecipe | None = None,
     ) -> None:
         self.vocabulary = vocabulary
         self.weakened = tuple(weakened)
@@ -107,9 +107,9 @@ class Grammar:
         return self._automaton
 
 
-def _network(source: Expr | Network) -> Network:
+def _network(source: Expr | TransitionNetwork) -> TransitionNetwork:
     """One of its own for each automaton, unless it is fully built and so never changes."""
-    return source if isinstance(source, Network) else Network(source)
+    return source if isinstance(source, TransitionNetwork) else TransitionNetwork(source)
 
 
 def _cached(
@@ -127,10 +127,10 @@ def _cached(
         )
 
     def make() -> Grammar:
-        recipe = Recipe(kind, source, vocabulary.shown)
+        recipe = GrammarRecipe(kind, source, vocabulary.shown)
         with _limited(kind):
-            if not (vocabulary.masks and standing.process()):
-                with standing.here():
+            if not (vocabulary.masks and compile_policy.process()):
+                with compile_policy.here():
                     made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
                     return Grammar(made, vocabulary, weakened=weakened(), recipe=recipe)
             return Grammar(partial(_elsewhere, recipe, vocabulary), vocabulary, weakened=weakened(), recipe=recipe)
@@ -138,23 +138,23 @@ def _cached(
     return vocabulary.compiled.get((kind, source), make) if _hashable(source) else make()
 
 
-def _elsewhere(recipe: Recipe, vocabulary: Vocabulary) -> Network:
+def _elsewhere(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
     """A fresh network, lowered in the process that compiles, or here where there is none by now or it cannot be told.
 
     That process may die over what others ask, so it is asked twice.
     """
     try:
         return _told(recipe, vocabulary)
-    except Died:
+    except CompileProcessDied:
         return _told(recipe, vocabulary)
 
 
-def _told(recipe: Recipe, vocabulary: Vocabulary) -> Network:
-    process, disk = standing.process(), disk_cache()
-    with suppress(Unsent):
+def _told(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
+    process, disk = compile_policy.process(), disk_cache()
+    with suppress(RequestNotSent):
         if process is not None:
-            tokens = NOBODY if recipe.kind in _OF_ANY_TOKENS else process.teach(vocabulary.base)
-            return NetworkApart(process, *recipe, tokens, None if disk is None else str(disk.folder))
+            tokens = NO_VOCABULARY if recipe.kind in _OF_ANY_TOKENS else process.teach(vocabulary.base)
+            return RemoteNetwork(process, *recipe, tokens, None if disk is None else str(disk.folder))
     return recipe.compile(vocabulary.bare).network()
 
 
@@ -175,7 +175,7 @@ def _hashable(source: Hashable) -> bool:
     return True
 
 
-def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Expr | Network:
+def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Expr | TransitionNetwork:
     """An expression, or its network out of the disk cache, where what was slow to make is put."""
     disk = disk_cache()
     if disk is None:
@@ -188,7 +188,7 @@ def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Exp
     made = expr()
     if time.perf_counter() - started < WORTHWHILE:
         return made
-    network = Network(made)
+    network = TransitionNetwork(made)
     return network if disk.store(kind, text, network) else made
 
 
@@ -204,7 +204,7 @@ def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
             groups, conditionals, or anchors with the flag m; names the construct and its position.
     """
     pattern = _plain(pattern)
-    return _cached("regex", pattern, vocabulary, lambda: marked(parse_regex(pattern)))
+    return _cached("regex", pattern, vocabulary, lambda: mark_plain_text_classes(parse_regex(pattern)))
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:

@@ -42,5 +42,5 @@ class GrammarLimitError(GrammarError):
     """A grammar needed more states or threads than the limit allows."""
 
 
-class CrowdedError(GrammarLimitError):
+class AutomatonFullError(GrammarLimitError):
     """An automaton that many texts share holds too much; one text may go on in a fresh automaton."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from .chat import ChatTemplate, get_chat_template
 from .errors import UnsupportedByBackendError
-from .places.place import Place
+from .places.source_place import SourcePlace
 from .sampling.choices import ChoicesDecision, ChoicesSamplingMethod
 from .sampling.options import SamplingOptions
 
@@ -28,7 +28,7 @@ class GenRequest:
     options: SamplingOptions
     template_stops: tuple[str, ...] = ()
     name: str | None = None
-    where: Place | None = None
+    where: SourcePlace | None = None
     keep: Callable[[str], str] | None = None
 
     @property
@@ -40,14 +40,14 @@ class GenRequest:
 class SelectRequest:
     """One choice among texts. With `temperature` above 0 it is drawn, by `seed` if that is given.
 
-    A choice that is a `Passage` is quoted where that says so, as appended text is.
+    A choice that is a `QuotedText` is quoted where that says so, as appended text is.
     """
 
     choices: list[str]
     method: ChoicesSamplingMethod
     temperature: float = 0.0
     name: str | None = None
-    where: Place | None = None
+    where: SourcePlace | None = None
     seed: int | None = None
 
     def as_given(self, decision: str) -> str:
@@ -86,7 +86,7 @@ class Stream(ABC):
 
     @abstractmethod
     def append(self, text: str) -> None:
-        """Add literal text. Of a `Passage` the quoted stretches must not become special tokens."""
+        """Add literal text. Of a `QuotedText` the quoted stretches must not become special tokens."""
 
     def begin_turn(self, role: str, prefix: str) -> None:
         """A turn opens with the template's `prefix`. Backends that think in messages override this."""

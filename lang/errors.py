@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .places.place import Place
+from .places.source_place import SourcePlace
 
 
 class LanguageError(Exception):
@@ -119,7 +119,7 @@ class SpeculationError(LanguageError, RuntimeError):
 class ProgramError(LanguageError, RuntimeError):
     """A node of a program failed. `where` is its file and line; `__cause__` is the original error."""
 
-    def __init__(self, message: str, where: Place | None = None) -> None:
+    def __init__(self, message: str, where: SourcePlace | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.message = message
         self.where = where
@@ -139,7 +139,7 @@ class BatchError(ProgramError):
     def __init__(
         self,
         message: str,
-        where: Place | None = None,
+        where: SourcePlace | None = None,
         index: int = 0,
         arguments: Mapping[str, Any] | None = None,
         results: Sequence[Any] = (),
@@ -192,11 +192,11 @@ def reject_unknown(owner: str, given: Iterable[str], known: Iterable[str], meant
             raise UnknownOptionError(f"{owner} has no option {name!r}; {(meant or {}).get(name) or nearest(name, names)}")
 
 
-def node_failure(node: object, cause: BaseException, where: Place | None) -> ProgramError:
+def node_failure(node: object, cause: BaseException, where: SourcePlace | None) -> ProgramError:
     """The ProgramError of a node that failed because of `cause`."""
     if isinstance(cause, ReplayMismatch):
         return type(cause)(cause.message, cause.where or where)
-    error = ProgramError(f"{node!r} failed: {type(cause).__name__}: {error_words(cause)}", where)
+    error = ProgramError(f"{node!r} failed: {type(cause).__name__}: {error_message_of(cause)}", where)
     error.__cause__ = cause
     return error
 
@@ -210,7 +210,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def error_words(error: BaseException) -> str:
+def error_message_of(error: BaseException) -> str:
     """The message of an error; never raises (foreign classes may fail in str())."""
     try:
         return str(error)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
-from .backends.default import resolve_backend
+from .backends.default_backend import resolve_backend
 from .errors import reject_unknown
-from .graph.trace import current_tracer, extract_prefix, trace_nested, trace_program
+from .graph.trace_program import current_tracer, extract_prefix, trace_nested, trace_program
 from .graph.tracer import TracerProgramState
-from .program import batch
-from .program.options import BatchOptions, ShownOptions
-from .program.program import Call, Program
-from .program.run import RunSettings, new_executor, run_body_async, run_program, split_options
-from .program.state import ProgramState
+from .program import batch_runs
+from .program.batch_options import BatchOptions, ShownOptions
+from .program.program import ProgramCall, Program
+from .program.program_run import RunSettings, new_executor, run_body_async, run_program, split_options
+from .program.program_state import ProgramState
 
 if TYPE_CHECKING:
-    from .graph.compiled import CompiledProgram
+    from .graph.compiled_program import CompiledProgram
 
 Items: TypeAlias = Sequence[dict[str, Any] | Sequence[Any]]  # of a batch: dicts of arguments, or tuples of them in their order
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
@@ -61,7 +61,7 @@ class SglFunction(Program):
         if tracer := current_tracer():
             return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
-        return run_program(self, self.check(Call(args, arguments)), RunSettings.of(options))
+        return run_program(self, self.check(ProgramCall(args, arguments)), RunSettings.of(options))
 
     @overload
     def run_batch(
@@ -105,13 +105,13 @@ class SglFunction(Program):
 
         `options` are those of `run`, except stream and use_thread; `adapter` may be a list with one for each item.
         """
-        reject_unknown("run_batch", options, batch.OPTION_NAMES, batch.meant(options))
-        calls = batch.make_calls(self, batch_kwargs)
-        plan = batch.BatchPlan(num_threads, progress_bar, return_exceptions)
+        reject_unknown("run_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))
+        calls = batch_runs.make_calls(self, batch_kwargs)
+        plan = batch_runs.BatchPlan(num_threads, progress_bar, return_exceptions)
         settings = RunSettings.of(options, return_exceptions, len(calls))
         if generator_style:
-            return batch.iterate(self, calls, settings, plan)
-        return batch.run_all(self, calls, settings, plan) if calls else []
+            return batch_runs.iterate(self, calls, settings, plan)
+        return batch_runs.run_all(self, calls, settings, plan) if calls else []
 
     async def arun(self, /, *args: Any, **kwargs: Any) -> ProgramState:
         """`run` for event loops, for `def` and `async def` programs. Returns the finished state.
@@ -122,7 +122,7 @@ class SglFunction(Program):
         if tracer := current_tracer():
             return trace_nested(tracer, self, args, kwargs)  # type: ignore[return-value]
         arguments, options = split_options(self, kwargs)
-        call, settings = self.check(Call(args, arguments)), RunSettings.of(options)
+        call, settings = self.check(ProgramCall(args, arguments)), RunSettings.of(options)
         if settings.stream:
             return run_program(self, call, settings)
         state = ProgramState(new_executor(self, call, settings))
@@ -146,10 +146,10 @@ class SglFunction(Program):
         **options: Any,
     ) -> list[Any]:
         """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
-        reject_unknown("arun_batch", options, batch.OPTION_NAMES, batch.meant(options))
-        calls = batch.make_calls(self, batch_kwargs)
-        plan = batch.BatchPlan(num_threads, False, return_exceptions)
-        return await batch.run_all_async(self, calls, RunSettings.of(options, return_exceptions, len(calls)), plan)
+        reject_unknown("arun_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))
+        calls = batch_runs.make_calls(self, batch_kwargs)
+        plan = batch_runs.BatchPlan(num_threads, False, return_exceptions)
+        return await batch_runs.run_all_async(self, calls, RunSettings.of(options, return_exceptions, len(calls)), plan)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; inside a trace, trace it."""
@@ -167,7 +167,7 @@ class SglFunction(Program):
         The body runs once, now, with placeholders for the other arguments. Raises TraceError with the line
         if its control flow depends on generated values.
         """
-        from .graph.compiled import compile_program
+        from .graph.compiled_program import compile_program
 
         return compile_program(self, backend, bound)
 

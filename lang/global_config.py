@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sgl.runtime.text.passage import quoted
+from sgl.runtime.text.chat_templates.quoted_text import quoted
 
 from .errors import UnknownOptionError, nearest
 

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache.tree import CacheTree
+    from .cache.view.cache_tree import CacheTree
     from .engine import Engine
-    from .loop.metrics import Stats
-    from .loop.step_trace import StepRecord
-    from .sampling.params import SamplingParams
-    from .sequences.ops import Chunk, Generation
+    from .watch.engine_stats import Stats
+    from .watch.step_trace import StepRecord
+    from .sampling.sampling_params import SamplingParams
+    from .sequences.sequence_ops import Chunk, Generation
     from .sequences.sequence import Sequence
     from .text.tokenizer import Tokenizer
 

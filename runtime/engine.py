@@ -23,32 +23,32 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sgl.grammars import core_name
-from sgl.grammars.apart import standing
-from sgl.grammars.apart.standing import Use
+from sgl.grammars.compile_client import compile_policy
+from sgl.grammars.compile_client.compile_policy import CompileProcessUse
 
-from .adapters.front import AdapterFront
-from .adapters.trained import Trained
-from .cache.tree import CacheTree
-from .calibration import Recorded, described, given
-from .calibration.laid import Laid
+from .adapters.adapter_api import AdapterApi
+from .adapters.files.tensor_adapters import TensorAdapters
+from .cache.view.cache_tree import CacheTree
+from .calibration import RecordedText, described, given
+from .calibration.tensors_on_disk import TensorsOnDisk
 from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
-from .loading.locate import BUNDLED
-from .loading.source import given_tensors
-from .loop.assemble import Assembled, assemble
-from .loop.config import EngineConfig
-from .loop.metrics import Stats
-from .loop.options import EngineOptions, shows_options
-from .loop.step_trace import StepRecord
-from .process.remote import connect
-from .replicas.core import connect_replicas
-from .sampling.params import SamplingParams, own_names
-from .sequences.asked import grammar_of
-from .sequences.embedding import Floats, normalized
-from .sequences.ops import Chunk, Generation
-from .sequences.pinning import Pin
+from .loading.model_files.locate_model import BUNDLED
+from .loading.tensor_files.tensor_source import tensors_as_source
+from .build.build_engine import BuiltEngine, build_engine
+from .build.engine_config import EngineConfig
+from .watch.engine_stats import Stats
+from .build.engine_options import EngineOptions, shows_options
+from .watch.step_trace import StepRecord
+from .process.remote_core import connect
+from .replicas.replicas_core import connect_replicas
+from .sampling.sampling_params import SamplingParams, accepted_names
+from .sequences.grammar_argument import compile_grammar_argument
+from .sequences.embed_op import Floats, normalized
+from .sequences.sequence_ops import Chunk, Generation
+from .sequences.prefix_pin import PrefixPin
 from .sequences.sequence import Sequence
-from .sequences.terms import Terms
+from .sequences.sequence_options import SequenceOptions
 
 NANO = BUNDLED
 log = logging.getLogger("sgl")
@@ -62,7 +62,7 @@ class Engine:
         with sgl.Engine() as engine:                 # closes the engine at the end
             print(engine.generate("The capital of France is", max_tokens=8, temperature=0).text)
 
-    `sgl.runtime.loop.config.EngineConfig` explains the options. Call `close()` or use a `with` block; dropping the
+    `sgl.runtime.build.engine_config.EngineConfig` explains the options. Call `close()` or use a `with` block; dropping the
     last reference also closes the engine. All methods are thread-safe. Raises ConfigError or CheckpointError, which
     say what to change.
     """
@@ -78,8 +78,8 @@ class Engine:
         self.config, self.model_path = _without_texts(parts.config, options.get("calibration")), str(path)
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
-        self._owner, self._trained, self._laid = os.getpid(), Trained(), Laid()
-        self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner, standing.use(parts.config.grammar_process))
+        self._owner, self._trained, self._laid = os.getpid(), TensorAdapters(), TensorsOnDisk()
+        self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner, compile_policy.use(parts.config.grammar_process))
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
             log.warning("%s: %s", path.name, line)
@@ -98,12 +98,12 @@ class Engine:
         """
         self._check_open()
         digest = "" if adapter is None else self._core.adapter_digest(adapter)
-        return Sequence(self._core, self._core.new_state(Terms.starting_now(priority, tenant, namespace, timeout, digest)))
+        return Sequence(self._core, self._core.new_state(SequenceOptions.with_deadline_now(priority, tenant, namespace, timeout, digest)))
 
     @property
-    def adapters(self) -> AdapterFront:
+    def adapters(self) -> AdapterApi:
         """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See docs/adapters.md."""
-        return AdapterFront(self._adapt, self._trained)
+        return AdapterApi(self._adapt, self._trained)
 
     def generate(
         self,
@@ -126,7 +126,7 @@ class Engine:
         Where waiting is interrupted (by Ctrl-C), all are aborted.
         """
         params = _with_options(params or SamplingParams(), options)
-        grammar = grammar_of(grammar, self.vocabulary, self.config.json_options)
+        grammar = compile_grammar_argument(grammar, self.vocabulary, self.config.json_options)
         single = isinstance(prompt, str)
         if not isinstance(prompt, str | Iterable):
             raise ConfigError(f"generate({prompt!r:.60}): give a text, or a list of texts")
@@ -163,7 +163,7 @@ class Engine:
 
     # the cache
 
-    def pin(self, prefix: str | ArrayLike, namespace: str = "", adapter: str | None = None) -> Pin:
+    def pin(self, prefix: str | ArrayLike, namespace: str = "", adapter: str | None = None) -> PrefixPin:
         """Compute a text, or token ids, and keep it cached until the Pin is released or dropped. Blocks.
 
         Whole pages are kept. After `sleep` and `wake` they are computed again. The last token of a text may be
@@ -172,7 +172,7 @@ class Engine:
         tokens = self.tokenizer.encode(prefix, special_prefix=True) if isinstance(prefix, str) else prefix
         sequence = self.open(namespace=namespace, adapter=adapter)
         sequence.extend(tokens)
-        return Pin(sequence)
+        return PrefixPin(sequence)
 
     def flush_cache(self) -> int:
         """Drop every cached prefix that no sequence uses, also in main memory. Returns the number of pages freed."""
@@ -217,14 +217,14 @@ class Engine:
         records += self._ask("end_trace", number)
 
     @contextmanager
-    def record(self) -> Iterator[list[Recorded]]:
+    def record(self) -> Iterator[list[RecordedText]]:
         """Record the texts of all sequences while the `with` block runs. The block gets a list that is filled when it ends.
 
         Each has `tokens`, its ids, and `answers`, where in it they were generated: (start, stop). What is still to come of a text when the block ends is not in it, so wait for programs within (`state.sync()`). What other
         texts begin with is left out. They can be given to `Engine(calibration=...)`, after a look at what
         `engine.tokenizer.decode` makes of the tokens. Raises EngineDied if the engine's process died meanwhile, EngineClosed.
         """
-        texts: list[Recorded] = []
+        texts: list[RecordedText] = []
         number = self._ask("begin_recording")
         try:
             yield texts
@@ -241,14 +241,14 @@ class Engine:
         """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the start.
         `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at a
         time, counted; of rank 0's part where there are several. None for random weights.
-        `layers`: which code computes which layers (see `models.explain.Layers`); `slower`: one line for each reason
+        `layers`: which code computes which layers (see `models.explain.LayerGroup`); `slower`: one line for each reason
         why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.
         `pid` is the computing process; `restarts` counts how often it died and was restarted.
-        `expert_places`, with `expert_parallel`: which rank holds which experts now, of layers where they lie alike.
+        `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers where they lie alike.
         """
         experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
-        return self._info | experts | {"grammars": {"core": core_name(), "compiled": standing.told()}}
+        return self._info | experts | {"grammars": {"core": core_name(), "compiled": compile_policy.describe()}}
 
     # giving the device's memory away for a while
 
@@ -286,7 +286,7 @@ class Engine:
             size = self._updated(path)
             self.model_path = self._info["model_path"] = path
             return size
-        tensors = given_tensors(origin)
+        tensors = tensors_as_source(origin)
         if not self.config.process:
             return self._updated(tensors)
         with self._laid.written(Path(self.model_path), tensors) as folder:
@@ -357,13 +357,13 @@ class Engine:
         return self._core.ask(name, *args)
 
 
-def _opened(path: Path, config: EngineConfig) -> Assembled:
+def _opened(path: Path, config: EngineConfig) -> BuiltEngine:
     if config.replicas > 1:
         return connect_replicas(path, config)
-    return connect(path, config) if config.process else assemble(path, config)
+    return connect(path, config) if config.process else build_engine(path, config)
 
 
-def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[Recorded]:
+def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], object]) -> list[RecordedText]:
     """What a function has an engine compute that has the options of `config`, but the weights as they are."""
     plain = dataclasses.replace(config, weights="auto", activations="dynamic", calibration=None, strict=False)
     options = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
@@ -395,7 +395,7 @@ def _without_texts(config: EngineConfig, calibration: Any) -> EngineConfig:
     return config if config.calibration is None else dataclasses.replace(config, calibration=described(calibration, config.calibration))
 
 
-def _stop(core: Any, owner: int, compiling: Use | None) -> None:
+def _stop(core: Any, owner: int, compiling: CompileProcessUse | None) -> None:
     """A fork of the process that opened the engine has none of its threads, and leaves it alone."""
     if os.getpid() == owner:
         core.stop()
@@ -405,7 +405,7 @@ def _stop(core: Any, owner: int, compiling: Use | None) -> None:
 
 def _with_options(params: SamplingParams, options: dict[str, Any]) -> SamplingParams:
     names = [field.name for field in dataclasses.fields(SamplingParams)]
-    options = own_names(options)
+    options = accepted_names(options)
     for name in options:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)

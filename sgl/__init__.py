@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sgl.lang.backends.apis.anthropic import Anthropic
-    from sgl.lang.backends.apis.litellm import LiteLLM
-    from sgl.lang.backends.default import flush_cache, get_server_info, set_default_backend
-    from sgl.lang.backends.native.endpoint import RuntimeEndpoint
-    from sgl.lang.backends.openai.backend import OpenAI
-    from sgl.lang.backends.scripted.backend import Scripted
-    from sgl.lang.config import global_config
+    from sgl.lang.backends.apis.anthropic_backend import Anthropic
+    from sgl.lang.backends.apis.litellm_backend import LiteLLM
+    from sgl.lang.backends.default_backend import flush_cache, get_server_info, set_default_backend
+    from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
+    from sgl.lang.backends.openai.openai_backend import OpenAI
+    from sgl.lang.backends.scripted.scripted_backend import Scripted
+    from sgl.lang.global_config import global_config
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
     from sgl.lang.interpreter.usage import Budget, Usage
     from sgl.lang.journal import Journal, once, record, replay, resume
-    from sgl.lang.journal.backend import journal
-    from sgl.lang.nodes.fields import fields, labels
+    from sgl.lang.journal.journal_backend import journal
+    from sgl.lang.nodes.fields_and_labels import fields, labels
     from sgl.lang.nodes.primitives import (
         assistant,
         assistant_begin,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
-    from sgl.lang.program.async_state import AsyncProgramState
-    from sgl.lang.program.group import ProgramStateGroup
-    from sgl.lang.program.state import ProgramState
+    from sgl.lang.program.async_program_state import AsyncProgramState
+    from sgl.lang.program.state_group import ProgramStateGroup
+    from sgl.lang.program.program_state import ProgramState
     from sgl.lang.report import report
     from sgl.lang.sampling.choices import (
         Choice,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
-    from sgl.lang.tools.messages import messages
+    from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
     from sgl.runtime.engine import Engine
 
@@ -66,38 +66,38 @@ _HOMES = {
         "Choice", "ChoicesMethod", "greedy_token_selection", "token_length_normalized",
         "unconditional_likelihood_normalized",
     ),
-    "sgl.lang.config": ("global_config",),
-    "sgl.lang.backends.default": ("flush_cache", "get_server_info", "set_default_backend"),
+    "sgl.lang.global_config": ("global_config",),
+    "sgl.lang.backends.default_backend": ("flush_cache", "get_server_info", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
     "sgl.lang.function": ("SglFunction", "function"),
-    "sgl.lang.program.async_state": ("AsyncProgramState",),
-    "sgl.lang.program.group": ("ProgramStateGroup",),
+    "sgl.lang.program.async_program_state": ("AsyncProgramState",),
+    "sgl.lang.program.state_group": ("ProgramStateGroup",),
     "sgl.lang.interpreter.usage": ("Budget", "Usage"),
-    "sgl.lang.nodes.fields": ("fields", "labels"),
+    "sgl.lang.nodes.fields_and_labels": ("fields", "labels"),
     "sgl.lang.nodes.primitives": (
         "assistant", "assistant_begin", "assistant_end", "gen", "image", "plain", "select",
         "separate_reasoning", "special", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end",
         "user", "user_begin", "user_end", "video",
     ),
-    "sgl.lang.backends.apis.anthropic": ("Anthropic",),
-    "sgl.lang.backends.native.endpoint": ("RuntimeEndpoint",),
-    "sgl.lang.backends.apis.litellm": ("LiteLLM",),
-    "sgl.lang.backends.openai.backend": ("OpenAI",),
-    "sgl.lang.backends.scripted.backend": ("Scripted",),
+    "sgl.lang.backends.apis.anthropic_backend": ("Anthropic",),
+    "sgl.lang.backends.native.runtime_endpoint": ("RuntimeEndpoint",),
+    "sgl.lang.backends.apis.litellm_backend": ("LiteLLM",),
+    "sgl.lang.backends.openai.openai_backend": ("OpenAI",),
+    "sgl.lang.backends.scripted.scripted_backend": ("Scripted",),
     "sgl.lang.journal": ("Journal", "once", "record", "replay", "resume"),
-    "sgl.lang.journal.backend": ("journal",),
-    "sgl.lang.tools.messages": ("messages",),
+    "sgl.lang.journal.journal_backend": ("journal",),
+    "sgl.lang.tools.chat_messages": ("messages",),
     "sgl.lang.tools.toolbox": ("tools",),
     "sgl.lang.report": ("report",),
-    "sgl.lang.program.state": ("ProgramState",),
+    "sgl.lang.program.program_state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
 }  # fmt: skip
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
     "gen_string": "sgl.lang.nodes.primitives",
-    "Crusoe": "sgl.lang.backends.openai.backend",
-    "VertexAI": "sgl.lang.backends.apis.vertex",
-    "Delayed": "sgl.lang.backends.scripted.backend",
+    "Crusoe": "sgl.lang.backends.openai.openai_backend",
+    "VertexAI": "sgl.lang.backends.apis.vertex_backend",
+    "Delayed": "sgl.lang.backends.scripted.scripted_backend",
 }  # older programs import them; help and completion leave them out
 _MEANT = {
     "generate": "gen", "complete": "gen", "completion": "gen", "choose": "select", "choice": "select", "choices": "select", "LLM": "Engine",

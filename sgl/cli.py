@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Where the reader of its output is gone, it ends without a word."""
-    from sgl.run_tool import NOBODY_READS, nobody_reads
+    from sgl.tools.run_tool import NOBODY_READS, output_closed
 
     try:
         try:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # what fails at the interpreter's end is a traceback
     except BrokenPipeError:
-        if not nobody_reads():
+        if not output_closed():
             raise
         return NOBODY_READS
 
@@ -29,8 +29,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sgl import (
-        __version__,
+    from sgl import __version__
+    from sgl.tools import (
         chat_tool,
         check_tool,
         doctor_tool,

@@ -26,10 +26,10 @@ def show(error: BaseException) -> None:
 def _is_ordinary(error: BaseException) -> bool:
     """An error that sgl raises on purpose, or that a line of the program itself raised."""
     if any(base.__module__.split(".")[0] == "sgl" for base in type(error).__mro__):
-        return of_the_program(error)
+        return user_frames(error)
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, AttributeError) and frames and frames[-1].name == "__getattr__":  # of a name that is not there
-        return of_the_program(error)
+        return user_frames(error)
     kept = _kept(frames)
     return bool(kept) and kept[-1] is frames[-1] and len(kept) < len(frames)
 
@@ -45,7 +45,7 @@ def print_brief(error: BaseException, full_option: str) -> None:
         print(f"({left_out} calls inside sgl are left out; {full_option} shows them)", file=sys.stderr)
 
 
-def of_the_program(error: BaseException) -> bool:
+def user_frames(error: BaseException) -> bool:
     """Whether any line of the program itself took part in the error."""
     return bool(_kept(traceback.extract_tb(error.__traceback__)))
 

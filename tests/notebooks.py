@@ -23,20 +23,20 @@ def tutorials() -> list[Path]:
     return sorted(FOLDER.glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0]))
 
 
-def execute(notebook: NotebookNode, folder: Path, last_words: str = "") -> str:
+def execute(notebook: NotebookNode, folder: Path, exit_message: str = "") -> str:
     """Run a notebook with `folder` as its working folder, in a kernel of its own; its outputs are replaced.
 
-    `last_words` is code that runs behind the last cell; what it prints is returned and not kept in the notebook.
+    `exit_message` is code that runs behind the last cell; what it prints is returned and not kept in the notebook.
     Raises nbclient.exceptions.CellExecutionError for a cell that fails.
     """
-    if last_words:
-        notebook.cells.append(nbformat.v4.new_code_cell(last_words))
+    if exit_message:
+        notebook.cells.append(nbformat.v4.new_code_cell(exit_message))
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
         notebook, timeout=SECONDS, kernel_name="python3", resources=resources, coalesce_streams=True, record_timing=False
     )
     client.execute(env=os.environ | {"SGL_AMX": "0"})  # what is kept does not depend on whether the CPU has it
-    said = notebook.cells.pop().outputs if last_words else []
+    said = notebook.cells.pop().outputs if exit_message else []
     return "".join(output.get("text", "") for output in said)
 
 

@@ -16,7 +16,7 @@ import threading
 import traceback
 from typing import Any
 
-IMPORTED = ("pytest", "sgl.lang.program.run", "sgl.runtime.engine", "transformers.models.llama.modeling_llama")
+IMPORTED = ("pytest", "sgl.lang.program.program_run", "sgl.runtime.engine", "transformers.models.llama.modeling_llama")
 
 
 def run_warm(command: list[str], cwd: str, env: dict[str, str], path: list[str], seconds: int = 0) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sgl.runtime.loading.saving import save_tensors
+from sgl.runtime.loading.tensor_files.save_safetensors import save_tensors
 from sgl.runtime.nano.prompts import START, render
 from training.feed import Marker, Rows
 from training.listings import SEED, conversations

@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from sgl.lang.backend import Backend, Generated, GenRequest, SelectRequest, Stream
-from sgl.lang.backends.embedded.backend import EmbeddedBackend
-from sgl.lang.backends.embedded.stream import EmbeddedStream
-from sgl.lang.backends.held import gather, pass_on
+from sgl.lang.backends.embedded.embedded_backend import EmbeddedBackend
+from sgl.lang.backends.embedded.embedded_stream import EmbeddedStream
+from sgl.lang.backends.pending_calls import gather_results, forward_result
 
 from .work import Workload
 
@@ -136,7 +136,7 @@ class SwitchedStream(Stream):
             if not self._backend.switches.sequence:
                 self._stream.close()
                 self._inner = self._anew(before)
-            pass_on(call(), result, lambda value: value)
+            forward_result(call(), result, lambda value: value)
             return None if self._backend.switches.fusion else result
 
         self._do(run)
@@ -166,7 +166,7 @@ class SwitchedStream(Stream):
                 child._go_on(inner)
             return
         for child in children:
-            known = gather([part for part in child._inherited if isinstance(part, Future)])
+            known = gather_results([part for part in child._inherited if isinstance(part, Future)])
             known.add_done_callback(lambda done, child=child: self._backend.workers.submit(child._start_anew))
 
     def _start_anew(self) -> None:

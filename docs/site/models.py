@@ -9,8 +9,15 @@ from typing import Any
 
 import torch
 
-from sgl.runtime.attention import AttentionShape, BackendUnavailable, cpu, flashinfer, triton, triton_latent
-from sgl.runtime.models.catalogue import PARTS, lineages, runs_of_parts
+from sgl.runtime.attention import (
+    AttentionShape,
+    BackendUnavailable,
+    cpu_attention,
+    flashinfer_attention,
+    triton_attention,
+    triton_mla_attention,
+)
+from sgl.runtime.models.describe.family_listing import PARTS, lineages, runs_of_parts
 
 PAGE = Path(__file__).parents[1] / "models.md"
 MADE = "<!-- made by docs/site/models.py: {} -->\n"
@@ -36,19 +43,19 @@ def parts() -> str:
     for name, made in PARTS.items():
         groups = made().attention.groups
         runs = [YES if runs[name].why is None else NO for runs in (on_cpu, on_gpu)]
-        lines.append(f"| {name} | {' | '.join(runs)} | {' | '.join([compiled(groups[0]), on_a_gpu(groups[0])] if groups else ['none', 'none'])} |")
+        lines.append(f"| {name} | {' | '.join(runs)} | {' | '.join([compiled(groups[0]), is_gpu_device(groups[0])] if groups else ['none', 'none'])} |")
     return "\n".join(lines) + "\n"
 
 
 def compiled(shape: AttentionShape) -> str:
-    return YES if cpu._missing(pool("cpu"), shape, None) is None else NO
+    return YES if cpu_attention._missing(pool("cpu"), shape, None) is None else NO
 
 
-def on_a_gpu(shape: AttentionShape) -> str:
+def is_gpu_device(shape: AttentionShape) -> str:
     """The first backend that takes the shape."""
     if shape.latent:
-        return "triton" if triton_latent._missing(pool("cuda"), shape, False) is None else NO
-    for name, refuses in (("flashinfer", lambda: flashinfer._check(pool("cuda"), shape, False)), ("triton", lambda: triton._require(pool("cuda"), shape))):
+        return "triton" if triton_mla_attention._missing(pool("cuda"), shape, False) is None else NO
+    for name, refuses in (("flashinfer", lambda: flashinfer_attention._check(pool("cuda"), shape, False)), ("triton", lambda: triton_attention._require(pool("cuda"), shape))):
         try:
             refuses()
         except BackendUnavailable:

@@ -25,7 +25,7 @@ INSIDE = {  # methods that the house calls, not its readers
     "sgl.SglFunction": {"call"},
     "sgl.Journal": {"add", "add_turn", "acquire", "release", "create"},
     "sgl.ChoicesMethod": {"requires_unconditional_logprobs"},
-    "sgl.runtime.loop.config.EngineConfig": {"on", "for_model", "validate"},
+    "sgl.runtime.build.engine_config.EngineConfig": {"on", "for_model", "validate"},
     "sgl.runtime.SamplingParams": {"greedy", "penalized", "end_ids"},
     "sgl.runtime.Tokenizer": {"backend_decode", "decode_stream", "visible_bytes"},
     "sgl.grammars.Grammar": {"automaton"},

@@ -9,7 +9,7 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 
 
-class Alphabet:
+class CharacterPartition:
     """`masks[i]` are the classes of `sets[i]`; `everything` are all classes, also those of no set."""
 
     def __init__(self, sets: Sequence[CharSet]) -> None:

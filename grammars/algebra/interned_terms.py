@@ -17,7 +17,7 @@ Move = tuple[int, int]
 _CHARS, _SEQ, _ALT, _REPEAT, _STATE = range(5)
 
 
-class Terms:
+class TermStore:
     """A store of terms; `sets` are the sets of characters that their linear forms speak of by index."""
 
     def __init__(self) -> None:

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.alphabet import Alphabet
+from sgl.grammars.algebra.character_partition import CharacterPartition
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, alt, seq
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.algebra.lengths import clipped
-from sgl.grammars.algebra.terms import Terms
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.length_clipping import clip_lengths
+from sgl.grammars.algebra.interned_terms import TermStore
 from sgl.grammars.errors import GrammarLimitError
 
 MOST_STATES = 8000
@@ -39,7 +39,7 @@ def combine(
         GrammarLimitError: it needs too many states, or too much work to find them.
     """
     if len(included) == 1 and not excluded:
-        bounded = clipped(included[0], least, most)
+        bounded = clip_lengths(included[0], least, most)
         if bounded is not None:
             return bounded
     core = extension()
@@ -69,14 +69,14 @@ def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Graph
 
 def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, most: int | None = None) -> Expr:
     """`combine` in Python without short cuts: the oracle of `core/product.h` and its fallback."""
-    terms = Terms()
+    terms = TermStore()
     start = tuple((terms.of(e),) for e in (*included, *excluded))
     return _Product(terms, len(included), least, most).graph(start)
 
 
 def _alphabet(sets: list[CharSet]) -> tuple[list[int], int, Callable[[int], Chars]]:
     """What the C core asks of an alphabet: the classes of each set, all classes, and the characters of classes."""
-    alphabet = Alphabet(sets)
+    alphabet = CharacterPartition(sets)
     return alphabet.masks, alphabet.everything, lambda mask: Chars(alphabet.chars(mask))
 
 
@@ -87,9 +87,9 @@ def _too_much() -> GrammarLimitError:
 class _Product:
     """Explores the states that all components reach together; the first `included` of them must stay alive."""
 
-    def __init__(self, terms: Terms, included: int, least: int, most: int | None) -> None:
+    def __init__(self, terms: TermStore, included: int, least: int, most: int | None) -> None:
         self._terms = terms
-        self._alphabet = Alphabet(terms.sets)
+        self._alphabet = CharacterPartition(terms.sets)
         self._included = included
         self._least, self._most = least, most
         self._parts: dict[Part, list[tuple[int, Part]]] = {}
@@ -251,7 +251,7 @@ class Recogniser:
 
     def __init__(self, expr: Expr) -> None:
         self.work, self.most_work = 0, sys.maxsize
-        self._terms = Terms()
+        self._terms = TermStore()
         start = frozenset((self._terms.of(expr),))
         self._states = {start: 0}
         self._parts = [start]

@@ -24,13 +24,13 @@ _MOST_LENGTHS = 32
 ByLength = dict[int, Expr]
 
 
-def clipped(expr: Expr, least: int, most: int | None) -> Expr | None:
+def clip_lengths(expr: Expr, least: int, most: int | None) -> Expr | None:
     """The texts of `least` to `most` characters; None where counting in one repeat does not do."""
     if most is not None and most < least:
         return NEVER
     match expr:
         case Alt(items):
-            found = [clipped(item, least, most) for item in items]
+            found = [clip_lengths(item, least, most) for item in items]
             return None if None in found else alt(*(f for f in found if f is not None))
         case Seq(items):
             return _clipped_sequence(items, least, most)
@@ -67,7 +67,7 @@ def _clipped_sequence(items: tuple[Expr, ...], least: int, most: int | None) -> 
         rest = None if most is None else most - used
         if rest is not None and rest < 0:
             continue
-        middle = clipped(items[at], max(least - used, 0), rest)
+        middle = clip_lengths(items[at], max(least - used, 0), rest)
         if middle is None:
             return None
         found.append(seq(*(middle if i == at else item for i, (_, item) in enumerate(choice))))

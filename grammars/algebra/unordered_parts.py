@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Subset(NamedTuple):
+class PartSubset(NamedTuple):
     """What a list holds so far: the PICK node it is for, a set of bits of its parts, the members as far as counted."""
 
     list: int
@@ -13,7 +13,7 @@ class Subset(NamedTuple):
     members: int
 
 
-EMPTY_SUBSET = Subset(-1, 0, 0)
+EMPTY_SUBSET = PartSubset(-1, 0, 0)
 
 
 class PartTable(NamedTuple):
@@ -25,15 +25,15 @@ class PartTable(NamedTuple):
     extra: int
     parts: tuple[int, ...]
 
-    def missing(self, subset: Subset) -> int:
+    def missing(self, subset: PartSubset) -> int:
         """The required parts that are still to come, as a set of bits."""
         return (1 << self.required) - 1 & ~subset.used
 
-    def spare(self, subset: Subset) -> bool:
+    def spare(self, subset: PartSubset) -> bool:
         """Whether there is room for a member that is not required."""
         return self.most < 0 or subset.members + self.missing(subset).bit_count() < self.most
 
-    def choices(self, subset: Subset) -> list[int]:
+    def choices(self, subset: PartSubset) -> list[int]:
         """The parts that may come next; the extra is the one after the last."""
         able = len(self.parts) if self.spare(subset) else self.required
         found = [part for part in range(able) if not subset.used >> part & 1]
@@ -42,11 +42,11 @@ class PartTable(NamedTuple):
     def entry(self, part: int) -> int:
         return self.parts[part] if part < len(self.parts) else self.extra
 
-    def closable(self, subset: Subset) -> bool:
+    def closable(self, subset: PartSubset) -> bool:
         return subset.members >= self.least and not self.missing(subset)
 
-    def added(self, pick: int, subset: Subset, part: int) -> Subset:
+    def added(self, pick: int, subset: PartSubset, part: int) -> PartSubset:
         """One more member; the count stops where it no longer matters."""
         counted = self.most if self.most >= 0 else self.least
         used = subset.used | 1 << part if part < len(self.parts) else subset.used
-        return Subset(pick, used, min(subset.members + 1, counted))
+        return PartSubset(pick, used, min(subset.members + 1, counted))

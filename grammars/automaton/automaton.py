@@ -10,20 +10,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sgl.grammars.algebra.marks import BEGIN, ENDS, TOKEN, token_mark
-from sgl.grammars.apart.network import NetworkApart
-from sgl.grammars.automaton.closure import MAX_HELD
-from sgl.grammars.automaton.cores import Core, make_core, stopped
-from sgl.grammars.automaton.distance import Distances, below
-from sgl.grammars.automaton.mask import MaskMemo
-from sgl.grammars.automaton.meter import Unfinished, current, metered
-from sgl.grammars.automaton.native import NativeCore
-from sgl.grammars.automaton.remembering import RememberingCore
-from sgl.grammars.automaton.texts import Halt
-from sgl.grammars.automaton.turn import Turn
-from sgl.grammars.automaton.twin import DEAD, NEED, PAUSED, PythonCore
+from sgl.grammars.algebra.byte_marks import BEGIN, ENDS, TOKEN, token_mark
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
+from sgl.grammars.automaton.state_closure import MAX_HELD
+from sgl.grammars.automaton.core_selection import Core, make_core, stopped
+from sgl.grammars.automaton.shortest_completion import ShortestCompletions, below
+from sgl.grammars.automaton.mask_cache import MaskCache
+from sgl.grammars.automaton.work_budget import WorkUnfinished, current, metered
+from sgl.grammars.automaton.native_core import NativeCore
+from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
+from sgl.grammars.automaton.distinct_items_states import DistinctItemsHalt
+from sgl.grammars.automaton.automaton_turn import AutomatonLock
+from sgl.grammars.automaton.python_core import DEAD, NEED, PAUSED, PythonCore
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_STATES = 200_000
@@ -39,11 +39,11 @@ class Automaton:
 
     def __init__(
         self,
-        network: Network,
+        network: TransitionNetwork,
         vocabulary: Vocabulary,
         core: str | None = None,
         limit: int = MOST_STATES,
-        fresh: Callable[[], Network] | None = None,
+        fresh: Callable[[], TransitionNetwork] | None = None,
     ) -> None:
         self._fresh = fresh
         self._kind = core
@@ -52,19 +52,19 @@ class Automaton:
         self.network = network
         self.core: Core = make_core(network, vocabulary, limit + limit // GUESSED, core)
         self.limit = limit
-        self.masks = MaskMemo(vocabulary, self.core.digest)
+        self.masks = MaskCache(vocabulary, self.core.digest)
         self.lock = threading.RLock()
         self.moves: dict[tuple[int, int], int] = {}
         self.known_forced: dict[int, bytes] = {}
         self._finals: dict[int, bool] = {}
         self.known_ended: dict[int, bool] = {}
-        self._distances: Distances | None = None
+        self._distances: ShortestCompletions | None = None
         self.start = self._started()
         begins = self.core.live(self.start) if self.start >= 0 else 0
         if begins == 1 << BEGIN:
-            self.core = RememberingCore(self.core, network, vocabulary)
+            self.core = DistinctItemsCore(self.core, network, vocabulary)
             self.start = self._started()
-        self.work = Turn(self.lock, self.core)
+        self.work = AutomatonLock(self.lock, self.core)
         self.names = bool(begins >> TOKEN & 1)  # whether it speaks of tokens as such
         self.named_ends: frozenset[int] = frozenset()
         if self.names:
@@ -139,7 +139,7 @@ class Automaton:
             while True:
                 try:
                     return self.core.live(state)
-                except Halt as halt:
+                except DistinctItemsHalt as halt:
                     self._mend(halt.code)
 
     def forced(self, state: int) -> bytes:
@@ -214,7 +214,7 @@ class Automaton:
 
     def _shortest_end(self, state: int) -> bytes:
         with self.lock:
-            if isinstance(self.core, RememberingCore):
+            if isinstance(self.core, DistinctItemsCore):
                 return self._way_out(self.core, state)
             found = b"" if self.core.accepting(state) else self._nearest_end(self.core, state)
         if TOKEN in found:
@@ -222,18 +222,18 @@ class Automaton:
         return found
 
     def _nearest_end(self, core: PythonCore | NativeCore, state: int) -> bytes:
-        if isinstance(self.network, NetworkApart):
+        if isinstance(self.network, RemoteNetwork):
             return _end_apart(core, self.network, state)
         if self._distances is None or len(self._distances) < len(self.network):
-            self._distances = Distances(self.network)
+            self._distances = ShortestCompletions(self.network)
         core.extend()
         return self._distances.shortest(core, state)
 
-    def _way_out(self, core: RememberingCore, state: int) -> bytes:
+    def _way_out(self, core: DistinctItemsCore, state: int) -> bytes:
         while True:
             try:
                 return core.shortest_end(state)
-            except Halt as halt:
+            except DistinctItemsHalt as halt:
                 self._mend(halt.code)
 
     def _build(self, rule: int) -> None:
@@ -258,14 +258,14 @@ class Automaton:
     def _mend(self, code: int) -> None:
         """Build the rule that the core asks for, or say why the core cannot go on."""
         if code == PAUSED:
-            raise Unfinished
+            raise WorkUnfinished
         if code == NEED:
             self._build(self.core.wanted)
         else:
             raise stopped(code, self.core)
 
 
-def _end_apart(core: PythonCore | NativeCore, network: NetworkApart, state: int) -> bytes:
+def _end_apart(core: PythonCore | NativeCore, network: RemoteNetwork, state: int) -> bytes:
     """A shortest text to an end, found where the network's rules are."""
     threads = core.threads(state)
     frames = {frame: core.frame(frame) for frame in below(core, threads)}

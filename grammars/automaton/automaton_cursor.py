@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.automaton.twin import DEAD
-from sgl.grammars.errors import CrowdedError
+from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.errors import AutomatonFullError
 
 ENDED = -1
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def taken(automaton: Automaton, state: int, token: int) -> int | None:
     return None if target == DEAD else target
 
 
-class Place:
+class AutomatonCursor:
     """The states after each token, and the tokens, which lead to the same place of another automaton."""
 
     __slots__ = ("_automaton", "_ended", "_forced", "_masks", "_moves", "_states", "_tokens")
@@ -44,7 +44,7 @@ class Place:
     def _with_room(self, work: Callable[[Automaton], T]) -> T:
         try:
             return work(self._automaton)
-        except CrowdedError:
+        except AutomatonFullError:
             if not self._moved():
                 raise
             return work(self._automaton)

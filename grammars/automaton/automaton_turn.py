@@ -5,15 +5,15 @@ from __future__ import annotations
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from sgl.grammars.automaton.meter import STEPS_A_SECOND, Unfinished, current
+from sgl.grammars.automaton.work_budget import STEPS_A_SECOND, WorkUnfinished, current
 
 if TYPE_CHECKING:
-    from sgl.grammars.automaton.cores import Core
+    from sgl.grammars.automaton.core_selection import Core
 
 LONGEST_WAIT = 0.01  # seconds, for another thread that works on the same automaton, of threads that have other work
 
 
-class Turn:
+class AutomatonLock:
     """An automaton's lock, held while its core works, within what the thread's meter allows."""
 
     __slots__ = ("_core", "_lock")
@@ -27,10 +27,10 @@ class Turn:
             self._lock.acquire()
             return
         if meter.left < 0:
-            raise Unfinished
+            raise WorkUnfinished
         if not self._lock.acquire(timeout=0 if meter.hasty else LONGEST_WAIT):
             meter.spend(0 if meter.hasty else int(LONGEST_WAIT * STEPS_A_SECOND))
-            raise Unfinished
+            raise WorkUnfinished
         self._core.allow(meter)
 
     def __exit__(self, *_: object) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
-from sgl.grammars.automaton.meter import Unfinished, current
-from sgl.grammars.automaton.native import NativeCore, fill_rows
-from sgl.grammars.automaton.twin import PAUSED
+from sgl.grammars.automaton.work_budget import WorkUnfinished, current
+from sgl.grammars.automaton.native_core import NativeCore, fill_rows
+from sgl.grammars.automaton.python_core import PAUSED
 
 MaskOrError = np.ndarray | Exception | None
 
@@ -34,7 +34,7 @@ def fill_masks(matchers: Sequence[Matcher | None], out: np.ndarray | None = None
         matchers: None for an unconstrained row.
         out: int32 [n, ceil(V / 32)], or None. The masks are also written to its rows; other rows are left alone.
 
-    Within a `meter`, what it leaves no time for, or another thread is working on, has `Unfinished` for its error.
+    Within a `meter`, what it leaves no time for, or another thread is working on, has `WorkUnfinished` for its error.
 
     Returns:
         For each matcher the same object as `Matcher.mask` returns, and None for None. If a grammar fails, its error
@@ -79,7 +79,7 @@ def _fill_together(missing: dict[int, Matcher], masks: list[MaskOrError]) -> Non
                 masks[place] = shared = automaton.masks.add(alike, row, digest)
                 automaton.masks.keep(state, shared)
             elif digest == PAUSED:
-                masks[place] = Unfinished()
+                masks[place] = WorkUnfinished()
 
 
 def _locked(automata: dict[int, Automaton], locks: ExitStack) -> set[int]:

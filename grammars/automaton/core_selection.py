@@ -6,16 +6,16 @@ import logging
 import os
 from functools import cache
 
-from sgl.grammars.automaton import native
-from sgl.grammars.automaton.closure import CROWDED, FULL
-from sgl.grammars.automaton.native import NativeCore
-from sgl.grammars.automaton.remembering import RememberingCore
-from sgl.grammars.automaton.twin import PythonCore
-from sgl.grammars.errors import CrowdedError, GrammarLimitError
-from sgl.grammars.network.network import Network
+from sgl.grammars.automaton import native_core
+from sgl.grammars.automaton.state_closure import CROWDED, FULL
+from sgl.grammars.automaton.native_core import NativeCore
+from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
+from sgl.grammars.automaton.python_core import PythonCore
+from sgl.grammars.errors import AutomatonFullError, GrammarLimitError
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
-Core = PythonCore | NativeCore | RememberingCore
+Core = PythonCore | NativeCore | DistinctItemsCore
 
 
 @cache
@@ -23,7 +23,7 @@ def core_name() -> str:
     """Return the core that this process uses: "C", or "python" if that is not built or SGL_PURE_PYTHON=1."""
     if os.environ.get("SGL_PURE_PYTHON", "0") not in ("", "0"):
         return "python"
-    if native.library() is not None:
+    if native_core.library() is not None:
         return "C"
     logging.getLogger("sgl.grammars").warning(
         "the C core of sgl.grammars is not built: masks come from the slower Python twin; "
@@ -32,7 +32,7 @@ def core_name() -> str:
     return "python"
 
 
-def make_core(network: Network, vocabulary: Vocabulary, limit: int, kind: str | None = None) -> PythonCore | NativeCore:
+def make_core(network: TransitionNetwork, vocabulary: Vocabulary, limit: int, kind: str | None = None) -> PythonCore | NativeCore:
     """The core of a kind, by default the one that this process uses, for so many states at most."""
     make = NativeCore if (kind or core_name()) == "C" else PythonCore
     return make(network, vocabulary, limit)
@@ -46,7 +46,7 @@ def stopped(code: int, core: Core) -> Exception:
             "call itself before it reads a byte"
         )
     if code == CROWDED:
-        return CrowdedError(
+        return AutomatonFullError(
             f"the grammar needs more than {core.size()} states or {core.held()} threads for this text; simplify it or "
             "bound its repeats"
         )

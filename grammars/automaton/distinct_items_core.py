@@ -10,40 +10,44 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sgl.grammars.algebra.marks import BEGIN
-from sgl.grammars.automaton.closure import CROWDED
-from sgl.grammars.automaton.meter import Meter
-from sgl.grammars.automaton.native import NativeCore
-from sgl.grammars.automaton.remembered_masks import RememberedMasks
-from sgl.grammars.automaton.texts import Halt, Text, Texts
-from sgl.grammars.automaton.twin import DEAD, PythonCore
-from sgl.grammars.automaton.viability import Viability
-from sgl.grammars.network.network import Network
+from sgl.grammars.algebra.byte_marks import BEGIN
+from sgl.grammars.automaton.state_closure import CROWDED
+from sgl.grammars.automaton.work_budget import WorkBudget
+from sgl.grammars.automaton.native_core import NativeCore
+from sgl.grammars.automaton.distinct_items_masks import DistinctItemsMasks
+from sgl.grammars.automaton.distinct_items_states import (
+    DistinctItemsHalt,
+    DistinctItemsState,
+    DistinctItemsStates,
+)
+from sgl.grammars.automaton.python_core import DEAD, PythonCore
+from sgl.grammars.automaton.distinct_items_viability import DistinctItemsViability
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_STATES = 60_000
 _ONE_STATE_BYTES = 400
 
 
-class RememberingCore:
+class DistinctItemsCore:
     """The interface of the other cores; see `twin.PythonCore`."""
 
-    def __init__(self, core: PythonCore | NativeCore, network: Network, vocabulary: Vocabulary) -> None:
+    def __init__(self, core: PythonCore | NativeCore, network: TransitionNetwork, vocabulary: Vocabulary) -> None:
         self._core = core
-        self._texts = Texts(core)
-        self._viability = Viability(self._texts, network)
-        self._masks = RememberedMasks(self._texts, self._viability, vocabulary)
-        self._states: list[Text] = []
-        self._numbers: dict[Text, int] = {}
+        self._texts = DistinctItemsStates(core)
+        self._viability = DistinctItemsViability(self._texts, network)
+        self._masks = DistinctItemsMasks(self._texts, self._viability, vocabulary)
+        self._states: list[DistinctItemsState] = []
+        self._numbers: dict[DistinctItemsState, int] = {}
         self.extend, self.digest = core.extend, core.digest
 
-    def allow(self, meter: Meter) -> None:
+    def allow(self, meter: WorkBudget) -> None:
         """As `twin.PythonCore` has it; but what stops would have to begin anew, so that only a hasty meter stops it early."""
         self._texts.allow(meter)
-        self._core.allow(Meter(meter.left if meter.hasty else meter.most, meter.hasty))
+        self._core.allow(WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty))
 
-    def told(self, meter: Meter) -> None:
-        inner = Meter(meter.left if meter.hasty else meter.most, meter.hasty)
+    def told(self, meter: WorkBudget) -> None:
+        inner = WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty)
         self._texts.told()
         self._core.told(inner)
         meter.spend(inner.spent)
@@ -64,10 +68,10 @@ class RememberingCore:
     def _guarded(self, work: Callable[[], int]) -> int:
         try:
             return work()
-        except Halt as halt:
+        except DistinctItemsHalt as halt:
             return halt.code
 
-    def _number(self, text: Text | None) -> int:
+    def _number(self, text: DistinctItemsState | None) -> int:
         if text is None:
             return DEAD
         found = self._numbers.get(text)
@@ -80,7 +84,7 @@ class RememberingCore:
 
     def start(self) -> int:
         base = self._core.start()
-        return base if base < 0 else self._guarded(lambda: self._number(Text(self._texts.base(base, BEGIN), b"", None)))
+        return base if base < 0 else self._guarded(lambda: self._number(DistinctItemsState(self._texts.base(base, BEGIN), b"", None)))
 
     def step(self, state: int, byte: int) -> int:
         return self.advance(state, bytes((byte,)))
@@ -88,7 +92,7 @@ class RememberingCore:
     def advance(self, state: int, data: bytes) -> int:
         return self._guarded(lambda: self._number(self._advanced(self._states[state], data)))
 
-    def _advanced(self, text: Text | None, data: bytes) -> Text | None:
+    def _advanced(self, text: DistinctItemsState | None, data: bytes) -> DistinctItemsState | None:
         for byte in data:
             if text is None:
                 return None
@@ -115,7 +119,7 @@ class RememberingCore:
     def mask(self, state: int, out: np.ndarray) -> int:
         try:
             self._masks.fill(self._states[state], out)
-        except Halt as halt:
+        except DistinctItemsHalt as halt:
             return halt.code
         if self.accepting(state):
             out |= self._masks.vocabulary.eos_row
@@ -136,7 +140,7 @@ class RememberingCore:
                 if state < 0:
                     return bytes(found), state
                 found.append(after[0])
-        except Halt as halt:
+        except DistinctItemsHalt as halt:
             return bytes(found), halt.code
         return bytes(found), state
 
@@ -144,5 +148,5 @@ class RememberingCore:
         """A short text that leads from a state to an end; Raises GrammarLimitError where none is found soon."""
         return self._viability.end(self._states[state], self.accepting_text)
 
-    def accepting_text(self, text: Text) -> bool:
+    def accepting_text(self, text: DistinctItemsState) -> bool:
         return text.open is None and self._core.accepting(text.base)

@@ -12,10 +12,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from sgl.grammars.algebra.marks import BEGIN
-from sgl.grammars.automaton.texts import Halt, Text, Texts, kept
-from sgl.grammars.automaton.viability import Viability
-from sgl.grammars.tokens.trie import Trie, pack
+from sgl.grammars.algebra.byte_marks import BEGIN
+from sgl.grammars.automaton.distinct_items_states import (
+    DistinctItemsHalt,
+    DistinctItemsState,
+    DistinctItemsStates,
+    kept,
+)
+from sgl.grammars.automaton.distinct_items_viability import DistinctItemsViability
+from sgl.grammars.tokens.token_trie import TokenTrie, pack
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 _QUOTE = 0x22
@@ -23,25 +28,25 @@ _FEW_TOKENS = 1500  # that may come: so many are walked, more are taken from the
 _SAMPLES = tuple(c.encode() for c in ("a", "0", " ", "-", "\\n", "\\u0041", "é", "你", "😀"))
 
 
-class RememberedMasks:
-    def __init__(self, texts: Texts, viability: Viability, vocabulary: Vocabulary) -> None:
+class DistinctItemsMasks:
+    def __init__(self, texts: DistinctItemsStates, viability: DistinctItemsViability, vocabulary: Vocabulary) -> None:
         self._texts, self._viability, self.vocabulary = texts, viability, vocabulary
         self._quoted, self._taken_out = _of_vocabulary(vocabulary)
         self._homes: dict[int, bool] = {}
         self._ids: dict[bytes, list[int]] | None = None
 
-    def fill(self, text: Text, out: np.ndarray) -> None:
+    def fill(self, text: DistinctItemsState, out: np.ndarray) -> None:
         """The tokens that keep a text viable, in uint32 [words]; the end is left to the caller."""
         if text.part[:1] == b'"' and self._fill_string(text, out):
             return
         out[:] = 0
         self._set(out, self._walked(self.vocabulary.trie, text))
 
-    def _fill_string(self, text: Text, out: np.ndarray) -> bool:
+    def _fill_string(self, text: DistinctItemsState, out: np.ndarray) -> bool:
         """Within a string where much may come; False elsewhere."""
         code = self._texts.core.mask(text.base, out)
         if code < 0:
-            raise Halt(code)
+            raise DistinctItemsHalt(code)
         if int(np.bitwise_count(out).sum()) <= _FEW_TOKENS:
             return False
         out &= self._taken_out
@@ -53,10 +58,10 @@ class RememberedMasks:
     def _set(self, out: np.ndarray, ids: Iterable[int]) -> None:
         out |= pack(ids, self.vocabulary.words)
 
-    def _walked(self, trie: Trie, text: Text) -> Iterator[int]:
+    def _walked(self, trie: TokenTrie, text: DistinctItemsState) -> Iterator[int]:
         """The tokens of a trie that may come."""
         bytes_, depths, skips, first, ids = trie.lists
-        path: list[Text] = [text] * (self.vocabulary.reach + 1)
+        path: list[DistinctItemsState] = [text] * (self.vocabulary.reach + 1)
         step, viable, at = self._texts.step, self._viability.of, 0
         while at < len(bytes_):
             depth = depths[at]
@@ -84,7 +89,7 @@ class RememberedMasks:
                 return True
         return state == base
 
-    def _dead_ends(self, text: Text) -> Iterator[int]:
+    def _dead_ends(self, text: DistinctItemsState) -> Iterator[int]:
         """Tokens without a quote that go on like a text that is written, and cannot become another one."""
         assert text.open is not None
         so_far, seen = text.part[1:], set()
@@ -99,8 +104,8 @@ class RememberedMasks:
                 if ids and not self._goes_on(text, rest[:count]):
                     yield from ids
 
-    def _goes_on(self, text: Text, data: bytes) -> bool:
-        after: Text | None = text
+    def _goes_on(self, text: DistinctItemsState, data: bytes) -> bool:
+        after: DistinctItemsState | None = text
         for byte in data:
             after = None if after is None else self._texts.step(after, byte)
         return after is not None and self._viability.of(after)
@@ -113,10 +118,10 @@ class RememberedMasks:
         return self._ids
 
 
-_known: dict[int, tuple[Vocabulary, Trie, np.ndarray]] = {}
+_known: dict[int, tuple[Vocabulary, TokenTrie, np.ndarray]] = {}
 
 
-def _of_vocabulary(vocabulary: Vocabulary) -> tuple[Trie, np.ndarray]:
+def _of_vocabulary(vocabulary: Vocabulary) -> tuple[TokenTrie, np.ndarray]:
     """The tokens with a quote as a trie; and a row without them, and without those of bytes that are marks."""
     found = _known.get(id(vocabulary))
     if found is None or found[0] is not vocabulary:
@@ -125,5 +130,5 @@ def _of_vocabulary(vocabulary: Vocabulary) -> tuple[Trie, np.ndarray]:
         marks = [i for i in vocabulary.text_ids if any(byte >= BEGIN for byte in tokens[i])]
         row = ~pack([*quoted, *marks, *vocabulary.eos_ids], vocabulary.words)
         _known.clear()
-        found = _known[id(vocabulary)] = vocabulary, Trie(tokens, quoted), row
+        found = _known[id(vocabulary)] = vocabulary, TokenTrie(tokens, quoted), row
     return found[1], found[2]

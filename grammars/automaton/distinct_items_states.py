@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sgl.grammars.algebra.marks import BEGIN, NEW, OPENED, OPENED_UNIQUE, REPEATED
-from sgl.grammars.automaton.closure import PAUSED
-from sgl.grammars.automaton.meter import UNLIMITED, Meter
-from sgl.grammars.automaton.twin import DEAD
-from sgl.grammars.automaton.written import UNFINISHED, Open, ends_string, scalar, string
+from sgl.grammars.algebra.byte_marks import BEGIN, NEW, OPENED, OPENED_UNIQUE, REPEATED
+from sgl.grammars.automaton.state_closure import PAUSED
+from sgl.grammars.automaton.work_budget import UNLIMITED, WorkBudget
+from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.written_items import UNFINISHED, OpenContainer, ends_string, scalar, string
 
 if TYPE_CHECKING:
-    from sgl.grammars.automaton.native import NativeCore
-    from sgl.grammars.automaton.twin import PythonCore
+    from sgl.grammars.automaton.native_core import NativeCore
+    from sgl.grammars.automaton.python_core import PythonCore
 
     Core = PythonCore | NativeCore
 
@@ -22,35 +22,35 @@ STEP_WORK = 300  # a step in Python takes so many of those that `meter.py` count
 _BLANK = frozenset(b" \t\n\r,:")
 
 
-class Text(NamedTuple):
+class DistinctItemsState(NamedTuple):
     """A state: `base` is the network's, `part` the value that is being written, as far as it matters."""
 
     base: int
     part: bytes
-    open: Open | None
+    open: OpenContainer | None
 
 
-class Halt(Exception):
+class DistinctItemsHalt(Exception):
     """The network's core stopped, or had to: a rule must be built, a limit was reached, or there is no time left."""
 
     def __init__(self, code: int) -> None:
         self.code = code
 
 
-class Texts:
+class DistinctItemsStates:
     """How states follow each other, byte by byte; None where nothing does."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self._step = core.step
-        self._opens: dict[tuple[object, ...], Open] = {}
-        self._meter: Meter | None = None
+        self._opens: dict[tuple[object, ...], OpenContainer] = {}
+        self._meter: WorkBudget | None = None
         self._spare = UNLIMITED  # of the work that the meter says may still be done now
 
-    def interned(self, made: Open) -> Open:
+    def interned(self, made: OpenContainer) -> OpenContainer:
         return self._opens.setdefault(made.identity(), made)
 
-    def allow(self, meter: Meter) -> None:
+    def allow(self, meter: WorkBudget) -> None:
         self._meter, self._spare = meter, max(meter.left, 0)
 
     def told(self) -> None:
@@ -65,16 +65,16 @@ class Texts:
         meter.spend(max(meter.left, 0) - self._spare)
         self._spare = meter.more()
         if not self._spare:
-            raise Halt(PAUSED)
+            raise DistinctItemsHalt(PAUSED)
 
     def base(self, state: int, byte: int) -> int:
         """A step of the network's core; DEAD, or a state."""
         found = self._step(state, byte)
         if found < DEAD:
-            raise Halt(found)
+            raise DistinctItemsHalt(found)
         return found
 
-    def step(self, text: Text, byte: int) -> Text | None:
+    def step(self, text: DistinctItemsState, byte: int) -> DistinctItemsState | None:
         self._spare -= STEP_WORK
         if self._spare < 0:
             self._rest()
@@ -85,49 +85,49 @@ class Texts:
         if text.part:
             if byte in _SCALAR:
                 after = self.base(text.base, byte)
-                return None if after == DEAD else Text(after, self._grown(text, byte), text.open)
+                return None if after == DEAD else DistinctItemsState(after, self._grown(text, byte), text.open)
             ended = self._scalar_ended(text)
             return None if ended is None else self._between(ended, byte)
         return self._between(text, byte)
 
-    def _scalar_ended(self, text: Text) -> Text | None:
+    def _scalar_ended(self, text: DistinctItemsState) -> DistinctItemsState | None:
         value = scalar(text.part) if kept(text) else None
         return None if value is UNFINISHED else self._ended(text.base, value, text.open)
 
-    def _grown(self, text: Text, byte: int) -> bytes:
+    def _grown(self, text: DistinctItemsState, byte: int) -> bytes:
         return text.part + bytes((byte,)) if kept(text) else text.part
 
-    def _in_string(self, text: Text, byte: int) -> Text | None:
+    def _in_string(self, text: DistinctItemsState, byte: int) -> DistinctItemsState | None:
         after = self.base(text.base, byte)
         if after == DEAD:
             return None
         if byte == _QUOTE and ends_string(text.part[1:]):
             return self._string_ended(after, text)
         if spelled(text):
-            return Text(after, text.part + bytes((byte,)), text.open)
+            return DistinctItemsState(after, text.part + bytes((byte,)), text.open)
         escaping = byte == _BACKSLASH and len(text.part) == 1
-        return Text(after, b'"\\' if escaping else b'"', text.open)
+        return DistinctItemsState(after, b'"\\' if escaping else b'"', text.open)
 
-    def _string_ended(self, base: int, text: Text) -> Text | None:
+    def _string_ended(self, base: int, text: DistinctItemsState) -> DistinctItemsState | None:
         value = string(text.part + b'"') if spelled(text) else ""
         if names_member(text):
             return self._named(base, value, text.open)
         return self._ended(base, value, text.open)
 
-    def _named(self, base: int, name: str, around: Open | None) -> Text | None:
+    def _named(self, base: int, name: str, around: OpenContainer | None) -> DistinctItemsState | None:
         """The name of a member has ended."""
         assert around is not None
         known = around.names is not None and name in around.names
         if self.core.live(base) >> NEW & 1 or known:
             base = self.base(base, REPEATED if known else NEW)
-        return None if base == DEAD else Text(base, b"", self.interned(around.named(name)))
+        return None if base == DEAD else DistinctItemsState(base, b"", self.interned(around.named(name)))
 
-    def _between(self, text: Text, byte: int) -> Text | None:
+    def _between(self, text: DistinctItemsState, byte: int) -> DistinctItemsState | None:
         after = self.base(text.base, byte)
         if after == DEAD:
             return None
         if byte in _BLANK:
-            return Text(after, b"", text.open)
+            return DistinctItemsState(after, b"", text.open)
         if byte == 0x5B:
             return self._opened(after, text.open)
         if byte == 0x7B:
@@ -136,43 +136,43 @@ class Texts:
             assert text.open is not None
             value = text.open.closed() if kept(text) else None
             return self._ended(after, value, text.open.under)
-        return Text(after, bytes((byte,)), text.open)
+        return DistinctItemsState(after, bytes((byte,)), text.open)
 
-    def _opened(self, base: int, under: Open | None) -> Text | None:
+    def _opened(self, base: int, under: OpenContainer | None) -> DistinctItemsState | None:
         live = self.core.live(base)
         if not live >> OPENED & 1:
-            return Text(base, b"", self.interned(Open(under, True, False)))
+            return DistinctItemsState(base, b"", self.interned(OpenContainer(under, True, False)))
         unique = bool(live >> OPENED_UNIQUE & 1)
-        return Text(self.base(base, OPENED), b"", self.interned(Open(under, True, unique)))
+        return DistinctItemsState(self.base(base, OPENED), b"", self.interned(OpenContainer(under, True, unique)))
 
-    def _opened_object(self, base: int, under: Open | None) -> Text | None:
+    def _opened_object(self, base: int, under: OpenContainer | None) -> DistinctItemsState | None:
         live = self.core.live(base)
         base = self.base(base, OPENED) if live >> OPENED & 1 else base
         names = frozenset[str]() if live >> OPENED_UNIQUE & 1 else None
-        return Text(base, b"", self.interned(Open(under, False, names=names)))
+        return DistinctItemsState(base, b"", self.interned(OpenContainer(under, False, names=names)))
 
-    def _ended(self, base: int, value: object, around: Open | None) -> Text | None:
+    def _ended(self, base: int, value: object, around: OpenContainer | None) -> DistinctItemsState | None:
         """A value has ended within what is around it."""
         if around is None:
-            return Text(base, b"", None)
+            return DistinctItemsState(base, b"", None)
         if around.square:
             base = self.base(base, REPEATED if value in around.known else NEW)
             if base == DEAD:
                 return None
-        return Text(base, b"", self.interned(around.added(value)))
+        return DistinctItemsState(base, b"", self.interned(around.added(value)))
 
 
-def kept(text: Text) -> bool:
+def kept(text: DistinctItemsState) -> bool:
     """Whether the values that are being written matter."""
     return text.open is not None and text.open.outer is not None
 
 
-def names_member(text: Text) -> bool:
+def names_member(text: DistinctItemsState) -> bool:
     """Whether a string here is the name of a member."""
     return text.open is not None and not text.open.square and text.open.key is None
 
 
-def spelled(text: Text) -> bool:
+def spelled(text: DistinctItemsState) -> bool:
     """Whether it matters which string is being written."""
     return kept(text) or (text.open is not None and text.open.names is not None and text.open.key is None)
 

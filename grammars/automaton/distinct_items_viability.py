@@ -10,12 +10,12 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from sgl.grammars.algebra.marks import BEGIN, MOST_ITEMS, NEW, REPEATED
-from sgl.grammars.automaton.distance import BYTE_COST, Distances
-from sgl.grammars.automaton.texts import Text, Texts, kept
-from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.algebra.byte_marks import BEGIN, MOST_ITEMS, NEW, REPEATED
+from sgl.grammars.automaton.shortest_completion import BYTE_COST, ShortestCompletions
+from sgl.grammars.automaton.distinct_items_states import DistinctItemsState, DistinctItemsStates, kept
+from sgl.grammars.automaton.python_core import DEAD
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 
 _FEW, _MANY = 100, 100_000  # steps of a search, without a map of the grammar and with it
 _ORDER = {byte: i for i, byte in enumerate(b'"]},0123456789: ' + bytes(range(0x61, 0x7B)))}
@@ -23,20 +23,20 @@ _HASTE = 4  # bytes that are left cost so many times those that are written, or 
 _PLAIN = b"a0 A-./_~z9"
 _QUOTE = 0x22
 _LONGEST_CHARACTER = 12  # bytes, as two escapes
-Goal = Callable[[Text], bool]
+Goal = Callable[[DistinctItemsState], bool]
 
 
-class Viability:
-    def __init__(self, texts: Texts, network: Network) -> None:
+class DistinctItemsViability:
+    def __init__(self, texts: DistinctItemsStates, network: TransitionNetwork) -> None:
         self._texts, self._network = texts, network
         self._core = texts.core
         self._endless: dict[int, bool] = {}
         self._after: dict[int, tuple[int, ...]] = {}
         self._near: dict[int, list[tuple[int, int]]] = {}
         self._counter = count(0, -1)
-        self._distances: Distances | None = None
+        self._distances: ShortestCompletions | None = None
 
-    def of(self, text: Text) -> bool:
+    def of(self, text: DistinctItemsState) -> bool:
         """Whether the item of the outermost array that is remembered can come to an end that leads on."""
         if not kept(text) or self._between_items(text):
             return True
@@ -45,14 +45,14 @@ class Viability:
         assert text.open is not None and text.open.outer is not None
         return self._way(text, _ended_within(text)) is not None
 
-    def end(self, text: Text, goal: Goal) -> bytes:
+    def end(self, text: DistinctItemsState, goal: Goal) -> bytes:
         """A way to a goal. Raises GrammarLimitError where none is found."""
         found = b"" if goal(text) else self._search(text, goal, self._map())
         if found is None:
             raise GrammarLimitError("no end of the text was found")
         return found
 
-    def _between_items(self, text: Text) -> bool:
+    def _between_items(self, text: DistinctItemsState) -> bool:
         return not text.part and text.open is not None and text.open.depth == text.open.outer
 
     def endless(self, base: int, deepest: int = _LONGEST_CHARACTER) -> bool:
@@ -89,7 +89,7 @@ class Viability:
                 return True
         return False
 
-    def bytes_after(self, text: Text) -> tuple[int, ...]:
+    def bytes_after(self, text: DistinctItemsState) -> tuple[int, ...]:
         """The bytes that may come next, most likely to end a value first; more than may come where an item ends."""
         return self._after_base(text.base)
 
@@ -107,7 +107,7 @@ class Viability:
         found = [byte for byte in range(BEGIN) if live >> byte & 1]
         return tuple(sorted(found, key=lambda byte: _ORDER.get(byte, 100 + byte)))
 
-    def _way(self, text: Text, goal: Goal) -> bytes | None:
+    def _way(self, text: DistinctItemsState, goal: Goal) -> bytes | None:
         """The bytes that lead to a goal, None where there is no way."""
         if goal(text):
             return b""
@@ -116,7 +116,7 @@ class Viability:
         except GrammarLimitError:
             return self._search(text, goal, self._map())
 
-    def _first(self, text: Text, goal: Goal) -> bytes | None:
+    def _first(self, text: DistinctItemsState, goal: Goal) -> bytes | None:
         """Always on by the byte that is most likely to end a value, and back from where nothing follows."""
         seen, way = {text}, bytearray()
         path = [(text, iter(self.bytes_after(text)))]
@@ -139,10 +139,10 @@ class Viability:
                 raise _not_found(len(seen))
         return None
 
-    def _search(self, text: Text, goal: Goal, chart: Distances) -> bytes | None:
+    def _search(self, text: DistinctItemsState, goal: Goal, chart: ShortestCompletions) -> bytes | None:
         """Nearest to an end of the grammar first, what is written counted less; of those that are as near, the longest."""
         seen, steps = {text}, 0
-        ways: list[tuple[int, int, int, bytes, Text, int]] = []
+        ways: list[tuple[int, int, int, bytes, DistinctItemsState, int]] = []
         self._add_way(ways, b"", text, 0, chart)
         while ways:
             _, _, _, way, here, place = heapq.heappop(ways)
@@ -158,14 +158,14 @@ class Viability:
                 raise _not_found(steps)
         return None
 
-    def _add_way(self, ways: list[tuple[int, int, int, bytes, Text, int]], way: bytes, text: Text, place: int, chart: Distances) -> None:
+    def _add_way(self, ways: list[tuple[int, int, int, bytes, DistinctItemsState, int]], way: bytes, text: DistinctItemsState, place: int, chart: ShortestCompletions) -> None:
         """What comes of a text by the byte at a place of those that may come, the nearest first."""
         nearest = self._nearest(text.base, chart)
         if place < len(nearest):
             cost = len(way) * BYTE_COST + _HASTE * nearest[place][0]
             heapq.heappush(ways, (cost, -len(way), next(self._counter), way, text, place))
 
-    def _nearest(self, base: int, chart: Distances) -> list[tuple[int, int]]:
+    def _nearest(self, base: int, chart: ShortestCompletions) -> list[tuple[int, int]]:
         """The bytes that may come, each with the cost of what is left after it, the least first."""
         found = self._near.get(base)
         if found is None:
@@ -184,9 +184,9 @@ class Viability:
         starts = [base, *(self._texts.base(base, mark) for mark in (NEW, REPEATED) if live >> mark & 1)]
         return [after for start in starts if start != DEAD and (after := self._texts.base(start, byte)) != DEAD]
 
-    def _map(self) -> Distances:
+    def _map(self) -> ShortestCompletions:
         if self._distances is None or len(self._distances) < len(self._network):
-            self._distances = Distances(self._network)
+            self._distances = ShortestCompletions(self._network)
             self._core.extend()
         return self._distances
 
@@ -195,7 +195,7 @@ def _not_found(looked_at: int) -> GrammarLimitError:
     return GrammarLimitError(f"whether an item can differ from {looked_at} others was not found out; bound it less")
 
 
-def _ended_within(text: Text) -> Goal:
+def _ended_within(text: DistinctItemsState) -> Goal:
     """Whether the item that is being written has ended."""
     outer = text.open
     assert outer is not None
@@ -204,7 +204,7 @@ def _ended_within(text: Text) -> Goal:
         outer = outer.under
     written, depth = len(outer.items), outer.depth
 
-    def goal(after: Text) -> bool:
+    def goal(after: DistinctItemsState) -> bool:
         here = after.open
         return here is None or here.depth < depth or (here.depth == depth and len(here.items) > written)
 

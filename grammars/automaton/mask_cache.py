@@ -12,7 +12,7 @@ MOST_BYTES = 64 << 20
 MOST_STATES = 100_000
 
 
-class MaskMemo:
+class MaskCache:
     """Rows by state. Two generations: a row of the old one that is used again moves to the young one.
 
     What is bounded is the distinct rows of a generation (`_fresh`, by identity), as many states share a row.

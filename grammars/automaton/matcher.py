@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.automaton.place import ENDED, Place, taken
-from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.automaton.automaton_cursor import ENDED, AutomatonCursor, taken
+from sgl.grammars.automaton.python_core import DEAD
 
 
-class Matcher(Place):
+class Matcher(AutomatonCursor):
     """Matches one text against a grammar. Cheap to create and copy; do not share one between threads.
 
     `accept` and `rollback` move it; the other methods only read. Where the automaton is crowded by other texts, this

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.algebra.parts import Subset
-from sgl.grammars.automaton.closure import Thread
-from sgl.grammars.automaton.meter import UNLIMITED, Meter
-from sgl.grammars.network.network import CLASS_BYTES, FIELDS, Network
-from sgl.grammars.tokens.families import MOST_CHARS, Family
-from sgl.grammars.tokens.trie import Trie
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.grammars.automaton.state_closure import Thread
+from sgl.grammars.automaton.work_budget import UNLIMITED, WorkBudget
+from sgl.grammars.network.transition_network import CLASS_BYTES, FIELDS, TransitionNetwork
+from sgl.grammars.tokens.character_families import MOST_CHARS, CharacterFamily
+from sgl.grammars.tokens.token_trie import TokenTrie
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
@@ -32,7 +32,7 @@ class _Trie(ctypes.Structure):
     ]
 
     @classmethod
-    def of(cls, trie: Trie) -> _Trie:
+    def of(cls, trie: TokenTrie) -> _Trie:
         return cls(len(trie), *(column.ctypes.data for column in (trie.nodes, trie.ids, trie.roots)))
 
 
@@ -47,7 +47,7 @@ class _Family(ctypes.Structure):
     ]
 
     @classmethod
-    def of(cls, family: Family) -> _Family:
+    def of(cls, family: CharacterFamily) -> _Family:
         return cls(
             _Trie.of(family.exits),
             family.rows.ctypes.data,
@@ -139,7 +139,7 @@ def _tables(vocabulary: Vocabulary) -> _Vocabulary:
 
 
 class NativeCore:
-    def __init__(self, network: Network, vocabulary: Vocabulary, limit: int) -> None:
+    def __init__(self, network: TransitionNetwork, vocabulary: Vocabulary, limit: int) -> None:
         loaded = library()
         if loaded is None:
             raise RuntimeError("the C core is not built; reinstall the package or use PythonCore")
@@ -180,10 +180,10 @@ class NativeCore:
         if code:
             raise MemoryError("out of memory for a grammar's tables")
 
-    def allow(self, meter: Meter) -> None:
+    def allow(self, meter: WorkBudget) -> None:
         self._library.core_allow(self._core, meter.left, meter.hasty)
 
-    def told(self, meter: Meter) -> None:
+    def told(self, meter: WorkBudget) -> None:
         meter.spend(meter.left - self._library.core_spare(self._core))
         self._library.core_allow(self._core, UNLIMITED, False)
 
@@ -235,12 +235,12 @@ class NativeCore:
         self._library.core_frame(self._core, index, found.buffer_info()[0])
         return list(zip(found[::3], found[1::3], found[2::3], strict=True))
 
-    def subset(self, index: int) -> Subset:
+    def subset(self, index: int) -> PartSubset:
         row = array("i", (0, 0, 0, 0))
         self._library.core_subset(self._core, index, row.buffer_info()[0])
         words = array("I", bytes(4 * row[3]))
         self._library.core_used(self._core, index, words.buffer_info()[0])
-        return Subset(row[0], sum(word << 32 * i for i, word in enumerate(words)), row[1])
+        return PartSubset(row[0], sum(word << 32 * i for i, word in enumerate(words)), row[1])
 
     def mask(self, state: int, out: np.ndarray) -> int:
         if out is not self._out:
@@ -260,7 +260,7 @@ class NativeCore:
 
 
 def fill_rows(
-    cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarray, meter: Meter | None = None
+    cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarray, meter: WorkBudget | None = None
 ) -> list[int]:
     """The masks of some states, each of its own core, in uint32 [n, words], in one call without the GIL.
 

@@ -12,22 +12,22 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from sgl.grammars.algebra.parts import Subset
-from sgl.grammars.automaton.closure import (
+from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.grammars.automaton.state_closure import (
     BELOW,
     BETWEEN,
     CROWDED,
     MAX_HELD,
     NEED,
     PAUSED,
-    Closure,
-    Registers,
-    Stop,
+    StateClosure,
+    InternTables,
+    ClosureStopped,
     Thread,
 )
-from sgl.grammars.automaton.meter import UNLIMITED, Meter
-from sgl.grammars.automaton.twin_masks import DEAD, MaskMaker
-from sgl.grammars.network.network import PICK, UNBUILT, Network
+from sgl.grammars.automaton.work_budget import UNLIMITED, WorkBudget
+from sgl.grammars.automaton.python_masks import DEAD, PythonMaskMaker
+from sgl.grammars.network.transition_network import PICK, UNBUILT, TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 _DIGEST = (1 << 62) - 1
@@ -36,25 +36,25 @@ _THREAD_BYTES, _MOVE_BYTES, _ENTRY_BYTES = 100, 100, 500
 
 
 class PythonCore:
-    def __init__(self, network: Network, vocabulary: Vocabulary, limit: int) -> None:
+    def __init__(self, network: TransitionNetwork, vocabulary: Vocabulary, limit: int) -> None:
         self.network = network
         self.vocabulary = vocabulary
         self.limit = limit
         self.wanted = 0
-        self.registers = Registers(network)
+        self.registers = InternTables(network)
         self._held = 0
         self._canonical_frames: list[int] = [0]
         self.states: list[tuple[tuple[Thread, ...], bool]] = []
         self._state_ids: dict[tuple[tuple[Thread, ...], bool], int] = {}
         self._rows: list[dict[int, int]] = []
-        self._masks = MaskMaker(self)
+        self._masks = PythonMaskMaker(self)
         self._spare = UNLIMITED
 
-    def allow(self, meter: Meter) -> None:
+    def allow(self, meter: WorkBudget) -> None:
         """Work as long as the meter says, and then stop with PAUSED; until `told`."""
         self._spare = meter.left
 
-    def told(self, meter: Meter) -> None:
+    def told(self, meter: WorkBudget) -> None:
         """Tell the meter what is left, and work without it."""
         meter.spend(meter.left - self._spare)
         self._spare = UNLIMITED
@@ -119,7 +119,7 @@ class PythonCore:
         """The threads that go on when a frame is popped; of frame 0 the one at node -1, the end of the text."""
         return list(self.registers.frames[index])
 
-    def subset(self, index: int) -> Subset:
+    def subset(self, index: int) -> PartSubset:
         return self.registers.subsets[index]
 
     def mask(self, state: int, out: np.ndarray) -> int:
@@ -134,7 +134,7 @@ class PythonCore:
         try:
             self._masks.fill(alike, out)
             self._masks.name(alike, out)
-        except Stop as stop:
+        except ClosureStopped as stop:
             self.wanted = stop.rule
             return stop.code
         if self.accepting(alike):
@@ -189,10 +189,10 @@ class PythonCore:
         """The state that the seeds reach without reading a byte."""
         if self._spare < 0:
             return PAUSED
-        closure = Closure(self.network, self.registers)
+        closure = StateClosure(self.network, self.registers)
         try:
             threads, final = closure.run(seeds)
-        except Stop as stop:
+        except ClosureStopped as stop:
             self.wanted = stop.rule
             return stop.code
         finally:

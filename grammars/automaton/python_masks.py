@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sgl.grammars.algebra.marks import NUMBER_BYTES, TOKEN
-from sgl.grammars.automaton.closure import Stop
-from sgl.grammars.network.network import PICK
-from sgl.grammars.tokens.families import MOST_CHARS, PLAIN, Family
-from sgl.grammars.tokens.trie import Trie
+from sgl.grammars.algebra.byte_marks import NUMBER_BYTES, TOKEN
+from sgl.grammars.automaton.state_closure import ClosureStopped
+from sgl.grammars.network.transition_network import PICK
+from sgl.grammars.tokens.character_families import MOST_CHARS, PLAIN, CharacterFamily
+from sgl.grammars.tokens.token_trie import TokenTrie
 
 if TYPE_CHECKING:
-    from sgl.grammars.automaton.closure import Thread
-    from sgl.grammars.automaton.twin import PythonCore
+    from sgl.grammars.automaton.state_closure import Thread
+    from sgl.grammars.automaton.python_core import PythonCore
 
 DEAD, UNKNOWN = -1, -5
 CHARACTER = 4
@@ -33,7 +33,7 @@ MOST_DEEP = 16
 PRINTABLE = range(0x20, 0x7F)
 
 
-class Local(NamedTuple):
+class LocalMask(NamedTuple):
     """What a state allows by itself, and the nodes of the family's exits where its text may return.
 
     `open` if it may return after text of the family alone.
@@ -41,17 +41,17 @@ class Local(NamedTuple):
 
     row: np.ndarray
     returns: list[int]
-    family: Family
+    family: CharacterFamily
     open: bool
 
 
-class MaskMaker:
+class PythonMaskMaker:
     """Fills mask rows for one core; remembers what states have in common wherever they are called from."""
 
     def __init__(self, core: PythonCore) -> None:
         self._core = core
         self._vocabulary = core.vocabulary
-        self._locals: dict[int, Local | None] = {}
+        self._locals: dict[int, LocalMask | None] = {}
         self._open: set[int] = set()
         self._onward: dict[tuple[int, int], int] = {}
         self._shifted: dict[int, int] = {}
@@ -89,7 +89,7 @@ class MaskMaker:
 
     def _checked(self, state: int) -> int:
         if state < DEAD:
-            raise Stop(state, self._core.wanted)
+            raise ClosureStopped(state, self._core.wanted)
         return state
 
     def _fill_by_promise(self, state: int, out: np.ndarray) -> None:
@@ -104,7 +104,7 @@ class MaskMaker:
 
     def _walk(
         self,
-        trie: Trie,
+        trie: TokenTrie,
         path: dict[int, int],
         roots: Sequence[int],
         begin: int,
@@ -169,7 +169,7 @@ class MaskMaker:
             bottom = self._under(bottom)
         return False
 
-    def _apply(self, local: Local, bottom: int, out: np.ndarray) -> None:
+    def _apply(self, local: LocalMask, bottom: int, out: np.ndarray) -> None:
         """The local row, and what the caller goes on with where the text returns; at the bottom it only ends."""
         trie = local.family.exits
         out[:] = local.row
@@ -244,7 +244,7 @@ class MaskMaker:
     def _intern(self, threads: set[Thread], final: bool) -> int:
         return self._checked(self._core.intern(threads, final))
 
-    def _local(self, state: int, bottom: int) -> Local | None:
+    def _local(self, state: int, bottom: int) -> LocalMask | None:
         """The local mask of a state that takes all of a family alike.
 
         None where there is no such family, where the next state is the better one to begin with, or where it may
@@ -260,7 +260,7 @@ class MaskMaker:
             self._locals[state] = found
         return found
 
-    def _made_local(self, state: int, bottom: int) -> Local | None:
+    def _made_local(self, state: int, bottom: int) -> LocalMask | None:
         families = self._vocabulary.families
         for number, family in enumerate(families[: PLAIN + 1] if self._core.takes_plain(state) else families):
             if not self._may_begin(state, family):
@@ -277,19 +277,19 @@ class MaskMaker:
             return self._filled(family, after, can_return)
         return None
 
-    def _filled(self, family: Family, after: list[int], can_return: bool) -> Local:
+    def _filled(self, family: CharacterFamily, after: list[int], can_return: bool) -> LocalMask:
         room = max(k for k in range(len(family.rows)) if not k or after[k] != DEAD)
         row = family.rows[room].copy()
         returns: list[int] = []
         self._walk(family.exits, {}, after, 0, len(family.exits), row, returns)
-        return Local(row, returns, family, can_return)
+        return LocalMask(row, returns, family, can_return)
 
     def _absorbs_more(self, state: int, number: int) -> bool:
         """Whether a state takes a family larger than this one and stays as it is: a row to begin with."""
         larger = enumerate(self._vocabulary.families[:number])
         return any(self._may_begin(state, family) and self._after(state, i) == state for i, family in larger)
 
-    def _may_begin(self, state: int, family: Family) -> bool:
+    def _may_begin(self, state: int, family: CharacterFamily) -> bool:
         """Whether a byte of each spelling's first range can come at all."""
         live = self._core.live(state)
         return all(live >> spelling[1] & 1 for spelling in family.spellings.tolist())
@@ -314,7 +314,7 @@ class MaskMaker:
             found = self._onward[alike, number] = self._after_any(alike, family)
         return found if found < 0 or alike == state else self._step(state, int(family.spellings[0][1]))
 
-    def _after_any(self, state: int, family: Family) -> int:
+    def _after_any(self, state: int, family: CharacterFamily) -> int:
         """The state after any character of a family: UNKNOWN where it depends on the character."""
         found = UNKNOWN
         for number, spelling in enumerate(family.spellings.tolist()):

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sgl.grammars.algebra.marks import TOKEN
-from sgl.grammars.algebra.parts import EMPTY_SUBSET, Subset
-from sgl.grammars.automaton.closure import Thread
+from sgl.grammars.algebra.byte_marks import TOKEN
+from sgl.grammars.algebra.unordered_parts import EMPTY_SUBSET, PartSubset
+from sgl.grammars.automaton.state_closure import Thread
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, Network
+from sgl.grammars.network.transition_network import (
+    BYTE,
+    CALL,
+    ENTER,
+    LOOP,
+    NEXT,
+    PICK,
+    SEEN,
+    SPLIT,
+    TransitionNetwork,
+)
 
 # A byte costs so much more than a move that reads none that texts are compared by length, and no way is a circle.
 BYTE_COST = 1 << 40
@@ -21,23 +31,23 @@ MOST_NODES = 60_000
 _PREFERRED = bytes(range(0x30, 0x3A)) + bytes(range(0x61, 0x7B)) + bytes(range(0x20, 0x7F))
 
 
-class Core(Protocol):
+class DistanceCore(Protocol):
     """What is asked of an automaton's core; `twin.py` says what the numbers mean."""
 
     def threads(self, state: int) -> list[Thread]: ...
 
     def frame(self, index: int) -> list[Thread]: ...
 
-    def subset(self, index: int) -> Subset: ...
+    def subset(self, index: int) -> PartSubset: ...
 
 
-class Distances:
+class ShortestCompletions:
     """Builds every rule of the network but those that know their end, so it is made only when a text must be cut short.
 
     It speaks of the nodes that the network has when it is made.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TransitionNetwork) -> None:
         self.network = network
         self._ends = network.finish(MOST_NODES)
         if len(network) > MOST_NODES:
@@ -121,7 +131,7 @@ class Distances:
         _, body, least, _, _ = self._nodes[loop]
         return max(least - count, 0) and min(self._cost[body] * max(least - count, 0), FAR)
 
-    def _remaining(self, pick: int, subset: Subset, picking: bool) -> list[int]:
+    def _remaining(self, pick: int, subset: PartSubset, picking: bool) -> list[int]:
         """Where the cheapest members and separators that end a list start, in order.
 
         `picking`: a member must come now; otherwise one has just ended.
@@ -146,7 +156,7 @@ class Distances:
     def _price(self, starts: list[int]) -> int:
         return min(sum(self._cost[start] for start in starts), FAR)
 
-    def _after_member(self, node: int, subset: Subset) -> list[int]:
+    def _after_member(self, node: int, subset: PartSubset) -> list[int]:
         """What ends a list once the way from a node within it has come to the end of a member or a separator."""
         kind, pick, part, _, loop = self._nodes[node]
         while kind not in (PICK, SEEN):
@@ -161,7 +171,7 @@ class Distances:
         kind, a, b, _, _ = self._nodes[node]
         return min(self.network.targets(a, b), key=self._cost.__getitem__) if kind == SPLIT else b
 
-    def _rest(self, core: Core, thread: Thread) -> int:
+    def _rest(self, core: DistanceCore, thread: Thread) -> int:
         """The cost from a thread to the end of its own frame."""
         node, count, _ = thread
         kind, _, _, _, loop = self._nodes[node]
@@ -173,7 +183,7 @@ class Distances:
             return self._cost[node] + self._loop(loop, count + 1)
         return self._cost[node] + self._price(self._after_member(node, core.subset(count)))
 
-    def from_state(self, core: Core, state: int) -> int:
+    def from_state(self, core: DistanceCore, state: int) -> int:
         """The cost from a state to an end."""
         threads = core.threads(state)
         costs = {0: 0}
@@ -181,7 +191,7 @@ class Distances:
             costs[frame] = min(self._rest(core, t) + costs[t[2]] for t in core.frame(frame))
         return min((self._rest(core, t) + costs[t[2]] for t in threads), default=0)
 
-    def shortest(self, core: Core, state: int) -> bytes:
+    def shortest(self, core: DistanceCore, state: int) -> bytes:
         """A shortest text that leads from a state to an end. Raises GrammarLimitError where it takes too many moves."""
         work: list[tuple[int, int]] = []
         for thread in reversed(self._levels(core, core.threads(state))):
@@ -193,7 +203,7 @@ class Distances:
             self._follow(work, found)
         raise GrammarLimitError(f"the shortest text that completes the grammar takes more than {MOST_MOVES} moves")
 
-    def _levels(self, core: Core, threads: list[Thread]) -> list[Thread]:
+    def _levels(self, core: DistanceCore, threads: list[Thread]) -> list[Thread]:
         """The cheapest of some threads, then the cheapest of those that go on after it, and so on to the bottom."""
         costs = {0: 0}
         for frame in below(core, threads):
@@ -205,7 +215,7 @@ class Distances:
                 return levels
             threads = core.frame(levels[-1][2])
 
-    def _planned(self, core: Core, thread: Thread) -> list[tuple[int, int]]:
+    def _planned(self, core: DistanceCore, thread: Thread) -> list[tuple[int, int]]:
         """Nodes and counts to follow to the end of the thread's frame, the first one last."""
         node, count, _ = thread
         loop = self._nodes[node][4]
@@ -241,7 +251,7 @@ class Distances:
         work += _stacked([start, *members])
 
 
-def below(core: Core, threads: list[Thread]) -> list[int]:
+def below(core: DistanceCore, threads: list[Thread]) -> list[int]:
     """All frames under some threads but the bottom, each after those that it rests on."""
     found: set[int] = set()
     work = [thread[2] for thread in threads]

@@ -3,7 +3,7 @@
 A thread is (node, count, frame). A frame is an interned, sorted tuple of the threads that go on when it is popped:
 all callers of a rule (or loop, or list) at one place of the text share one frame, so that ambiguous callers cost no
 more than one (a graph-structured stack; Tomita, 1987). Frame 0 is the bottom. Inside a list in any order the count
-is the number of an interned `Subset`.
+is the number of an interned `PartSubset`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import reduce
 
-from sgl.grammars.algebra.parts import EMPTY_SUBSET, Subset
-from sgl.grammars.network.network import (
+from sgl.grammars.algebra.unordered_parts import EMPTY_SUBSET, PartSubset
+from sgl.grammars.network.transition_network import (
     BYTE,
     CALL,
     ENTER,
@@ -23,7 +23,7 @@ from sgl.grammars.network.network import (
     SEEN,
     SPLIT,
     UNBUILT,
-    Network,
+    TransitionNetwork,
 )
 
 Thread = tuple[int, int, int]
@@ -38,7 +38,7 @@ BOTTOM: Thread = (-1, 0, 0)
 BETWEEN, BELOW = -1, -2  # counts that are far from both bounds, or far below the least
 
 
-class Stop(Exception):
+class ClosureStopped(Exception):
     """Carries NEED (and the rule that must be built) or FULL out of a closure."""
 
     def __init__(self, code: int, rule: int = 0) -> None:
@@ -46,7 +46,7 @@ class Stop(Exception):
         self.rule = rule
 
 
-def _undominated(network: Network, threads: Iterable[Thread]) -> tuple[Thread, ...]:
+def _undominated(network: TransitionNetwork, threads: Iterable[Thread]) -> tuple[Thread, ...]:
     """Sorted, without those that another one dominates.
 
     Where a loop may be left, and all else is equal, the least count can do whatever higher ones can.
@@ -63,7 +63,7 @@ def _undominated(network: Network, threads: Iterable[Thread]) -> tuple[Thread, .
     return tuple(found)
 
 
-def _may_leave(network: Network, node: int, count: int) -> bool:
+def _may_leave(network: TransitionNetwork, node: int, count: int) -> bool:
     """Whether the node's loop may be left after so many iterations."""
     loop = network.node(node)[4]
     if loop < 0:
@@ -72,13 +72,13 @@ def _may_leave(network: Network, node: int, count: int) -> bool:
     return kind == LOOP and count >= least
 
 
-class Registers:
+class InternTables:
     """The interned frames and subsets that the numbers in threads stand for; `held` is their size, to be bounded."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TransitionNetwork) -> None:
         self._network = network
         self.frames: list[tuple[Thread, ...]] = [(BOTTOM,)]
-        self.subsets: list[Subset] = [EMPTY_SUBSET]
+        self.subsets: list[PartSubset] = [EMPTY_SUBSET]
         self.held = 1
         self._frame_ids = {self.frames[0]: 0}
         self._subset_ids = {EMPTY_SUBSET: 0}
@@ -143,7 +143,7 @@ class Registers:
         first = sorted(node for node in nodes if network.node(node)[0] == BYTE)
         return (*first, *(node for node in nodes if network.node(node)[0] != BYTE))
 
-    def subset_id(self, subset: Subset, parts: int) -> int:
+    def subset_id(self, subset: PartSubset, parts: int) -> int:
         found = self._subset_ids.setdefault(subset, len(self.subsets))
         if found == len(self.subsets):
             self.subsets.append(subset)
@@ -151,10 +151,10 @@ class Registers:
         return found
 
 
-class Closure:
+class StateClosure:
     """One closure. Its own frames are open, numbered -1, -2 and so on, until all their callers are known."""
 
-    def __init__(self, network: Network, registers: Registers) -> None:
+    def __init__(self, network: TransitionNetwork, registers: InternTables) -> None:
         self._network = network
         self._registers = registers
         self._seen: set[Thread] = set()
@@ -186,7 +186,7 @@ class Closure:
         """
         self.visits += 1
         if self.visits > MAX_VISITS or len(self._seen) + len(self._kept) >= MAX_THREADS:
-            raise Stop(FULL)
+            raise ClosureStopped(FULL)
         thread = (node, count, frame)
         kind = self._network.node(node)[0]
         if kind == BYTE:
@@ -232,7 +232,7 @@ class Closure:
         """Enter a rule; a last call needs no frame of its own, unless the rule has one here already."""
         entry = self._network.entries[rule]
         if entry == UNBUILT:
-            raise Stop(NEED, rule)
+            raise ClosureStopped(NEED, rule)
         if self._network.node(after)[0] == RETURN and entry not in self._open_at:
             self._visit(entry, 0, frame)
         else:
@@ -286,7 +286,7 @@ class Closure:
                     threads = [(node, count, closed.get(frame, frame)) for node, count, frame in callers]
                     closed[-1 - index] = self._registers.frame_id(self._returned(threads))
             if len(closed) == before:
-                raise Stop(FULL)
+                raise ClosureStopped(FULL)
         return closed
 
     def _returned(self, threads: Iterable[Thread]) -> Iterator[Thread]:

@@ -18,11 +18,11 @@ SLICE = 1_000_000
 T = TypeVar("T")
 
 
-class Unfinished(Exception):
+class WorkUnfinished(Exception):
     """What was asked for needs more work than the thread may do, or what another thread is working on."""
 
 
-class Meter:
+class WorkBudget:
     """A hasty one waits for no other thread, builds no rule and stops in the middle of what it does.
 
     left: steps that may still be done now.  spent: steps that were done.
@@ -50,7 +50,7 @@ class Meter:
     def timed(self, work: Callable[[], T]) -> T:
         """Do what is measured by the clock. Raises Unfinished where there is no time for it."""
         if self.hasty or self.left < 0:
-            raise Unfinished
+            raise WorkUnfinished
         began = time.perf_counter()
         try:
             with metered(None):
@@ -60,13 +60,13 @@ class Meter:
 
 
 class _Local(threading.local):
-    meter: Meter | None = None
+    meter: WorkBudget | None = None
 
 
 _LOCAL = _Local()
 
 
-def current() -> Meter | None:
+def current() -> WorkBudget | None:
     """The meter of this thread; None: it may do what it likes."""
     return _LOCAL.meter
 
@@ -77,7 +77,7 @@ def hasty() -> bool:
 
 
 @contextmanager
-def metered(meter: Meter | None) -> Iterator[None]:
+def metered(meter: WorkBudget | None) -> Iterator[None]:
     """Have this thread work by a meter, or without one."""
     before, _LOCAL.meter = _LOCAL.meter, meter
     try:

@@ -9,7 +9,7 @@ from typing import Any
 UNFINISHED = object()
 
 
-class Open:
+class OpenContainer:
     """An array or object that is not closed yet; immutable.
 
     `outer` is the number of arrays and objects around the outermost one whose items must differ, None outside of any;
@@ -21,7 +21,7 @@ class Open:
 
     def __init__(
         self,
-        under: Open | None,
+        under: OpenContainer | None,
         square: bool,
         unique: bool = False,
         items: tuple[Any, ...] = (),
@@ -34,17 +34,17 @@ class Open:
         self.outer: int | None = self.depth if around is None and unique else around
         self.known = frozenset(items) if unique else frozenset()
 
-    def named(self, key: str | None) -> Open:
+    def named(self, key: str | None) -> OpenContainer:
         """The object whose next member has a name; no name is kept where no value is."""
         names = None if self.names is None or key is None else self.names | {key}
-        return Open(self.under, False, False, self.items, "" if self.outer is None else key, names)
+        return OpenContainer(self.under, False, False, self.items, "" if self.outer is None else key, names)
 
-    def added(self, value: Any) -> Open:
+    def added(self, value: Any) -> OpenContainer:
         """With one more item or member."""
         if self.outer is None:
-            return self if self.square else Open(self.under, False, names=self.names)
+            return self if self.square else OpenContainer(self.under, False, names=self.names)
         more = value if self.square else (self.key, value)
-        return Open(self.under, self.square, self.unique, (*self.items, more), names=self.names)
+        return OpenContainer(self.under, self.square, self.unique, (*self.items, more), names=self.names)
 
     def closed(self) -> Any:
         """The value, once it ends; of a name that comes twice the last member counts."""
@@ -57,7 +57,7 @@ class Open:
     def strings(self) -> set[str]:
         """All texts and names in the values that are kept here and around."""
         found: set[str] = set()
-        here: Open | None = self
+        here: OpenContainer | None = self
         while here is not None and here.outer is not None:
             for item in here.items:
                 _collect(item, found)

@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from sgl.grammars.apart import wire
+from sgl.grammars.compile_client import compile_messages
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -26,11 +26,11 @@ _log = logging.getLogger("sgl.grammars")
 MOST_VAIN = 3  # starts in a row after which nothing was answered
 
 
-class Died(GrammarLimitError):
+class CompileProcessDied(GrammarLimitError):
     """The process ended over this question, or over another one that it worked on at the same time."""
 
 
-class Running:
+class RunningCompileProcess:
     """One life of it: a child and what it was asked. `ended` says how it ended."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Running:
         self.dropped: deque[int] = deque()  # networks that nobody reads any more, as whoever drops them may hold any lock
         self.ready = threading.Event()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sgl.grammars.worker.serving", str(os.getpid())],
+            [sys.executable, "-P", "-m", "sgl.grammars.compile_server.compile_server", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),
@@ -59,11 +59,11 @@ class Running:
         return self.ended is not None or self._owner != os.getpid()
 
     def tell(self, request: Any) -> None:
-        self._write(wire.NOBODY, pickle.dumps(request))
+        self._write(compile_messages.NO_VOCABULARY, pickle.dumps(request))
 
     def ask(self, request: Any) -> Any:
         """The answer. Raises the error that it is, and Died where the process ends meanwhile."""
-        data, number = wire.packed(request), next(self._numbers)
+        data, number = compile_messages.packed(request), next(self._numbers)
         self._forget()
         future = self._expected(number)
         self._write(number, data)
@@ -72,10 +72,10 @@ class Running:
         except NotInTime:
             self.kill()
             raise GrammarLimitError(f"the grammar takes more than {LONGEST:.0f} s to compile; simplify it") from None
-        if isinstance(answer, wire.Told):
+        if isinstance(answer, compile_messages.RemoteCompileError):
             raise answer.error()
-        if isinstance(answer, wire.Unread):
-            raise wire.Unsent
+        if isinstance(answer, compile_messages.UnreadableRequest):
+            raise compile_messages.RequestNotSent
         return answer
 
     def _forget(self) -> None:
@@ -84,13 +84,13 @@ class Running:
             while True:
                 dropped.append(self.dropped.popleft())
         if dropped:
-            self.tell(wire.Forget(dropped))
+            self.tell(compile_messages.ForgetNetworks(dropped))
 
     def teach(self, vocabulary: Vocabulary) -> int:
         """The number by which it knows a vocabulary."""
         with self._teaching:
             if vocabulary.number not in self._known:
-                self.tell(wire.Words(vocabulary.number, vocabulary.tokens, vocabulary.eos_ids, tuple(vocabulary.special_ids)))
+                self.tell(compile_messages.VocabularyMessage(vocabulary.number, vocabulary.tokens, vocabulary.eos_ids, tuple(vocabulary.special_ids)))
                 self._known.add(vocabulary.number)
         return vocabulary.number
 
@@ -105,7 +105,7 @@ class Running:
         with self._lock:
             try:
                 if self.ended is None:
-                    self._to.write(wire.frame(number, data))
+                    self._to.write(compile_messages.frame(number, data))
                     self._to.flush()
             except (OSError, ValueError):
                 pass  # it has ended: who hears for it tells those that wait
@@ -113,7 +113,7 @@ class Running:
     def _hear(self, source: Any) -> None:
         try:
             while True:
-                number, data = wire.read(source)
+                number, data = compile_messages.read(source)
                 self.ready.set()
                 with self._lock:
                     future = self._waiting.pop(number, None)
@@ -136,8 +136,8 @@ class Running:
 
     def _over(self, how: str) -> Exception:
         if not self.ready.is_set():
-            return wire.Unsent(f"the process that compiles grammars {how} before it was ready")
-        return Died(f"the process that compiles grammars {how} while it worked on this one; ask again, or simplify it")
+            return compile_messages.RequestNotSent(f"the process that compiles grammars {how} before it was ready")
+        return CompileProcessDied(f"the process that compiles grammars {how} while it worked on this one; ask again, or simplify it")
 
     def kill(self) -> None:
         self._process.kill()
@@ -160,17 +160,17 @@ class Running:
             self._process.wait()
 
 
-class Helper:
+class CompileProcess:
     """The lives of it, one after the other. `broken` says why there will be none any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: Running | None = None
+        self._running: RunningCompileProcess | None = None
         self._vain, self._was_ready = 0, False
         self.owner = os.getpid()
         self.broken: str | None = None
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningCompileProcess | None:
         """The one that takes questions now, started if need be; None: there is none any more."""
         with self._lock:
             if self.broken is None and (self._running is None or self._running.ended is not None):
@@ -192,7 +192,7 @@ class Helper:
             self._give_up(f"it {before.ended}, {MOST_VAIN} times in a row before it had answered anything")
             return
         try:
-            self._running = Running()
+            self._running = RunningCompileProcess()
         except OSError as error:
             self._give_up(f"it cannot be started: {error}")
 

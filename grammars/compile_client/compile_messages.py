@@ -1,6 +1,6 @@
 """What a process and the one that compiles its grammars say to each other: pickles behind a number and their length.
 
-A question carries a number of its own, an answer that of its question. NOBODY asks for no answer.
+A question carries a number of its own, an answer that of its question. NO_VOCABULARY asks for no answer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sgl.grammars.algebra.parts import Subset
+from sgl.grammars.algebra.unordered_parts import PartSubset
 
-NOBODY = 0
+NO_VOCABULARY = 0
 _HEAD = struct.Struct("<QQ")
 Thread = tuple[int, int, int]
 
 
-class Words(NamedTuple):
+class VocabularyMessage(NamedTuple):
     """The tokens of a vocabulary, which some grammars depend on. It is not answered."""
 
     vocabulary: int
@@ -29,8 +29,8 @@ class Words(NamedTuple):
     special_ids: Sequence[int]
 
 
-class Make(NamedTuple):
-    """A fresh network of a recipe; answered by `Grown`. vocabulary: NOBODY where it does not matter.
+class MakeNetwork(NamedTuple):
+    """A fresh network of a recipe; answered by `NetworkGrown`. vocabulary: NO_VOCABULARY where it does not matter.
 
     folder: of the disk cache, None without one.
     """
@@ -43,43 +43,43 @@ class Make(NamedTuple):
     folder: str | None
 
 
-class Build(NamedTuple):
-    """Lower a rule, answered by `Grown`."""
+class BuildRule(NamedTuple):
+    """Lower a rule, answered by `NetworkGrown`."""
 
     network: int
     rule: int
 
 
-class Finish(NamedTuple):
-    """Build every rule but those that know their end, as far as there are not too many nodes; answered by `Finished`."""
+class FinishNetwork(NamedTuple):
+    """Build every rule but those that know their end, as far as there are not too many nodes; answered by `NetworkFinished`."""
 
     network: int
     most: int
 
 
-class End(NamedTuple):
+class FindShortestEnd(NamedTuple):
     """A shortest text from a state, which is told by its threads, to an end; answered by bytes."""
 
     network: int
     threads: list[Thread]
     frames: dict[int, list[Thread]]
-    subsets: dict[int, Subset]
+    subsets: dict[int, PartSubset]
 
 
-class Name(NamedTuple):
+class NameRule(NamedTuple):
     """The name of a rule, answered by a text."""
 
     network: int
     rule: int
 
 
-class Forget(NamedTuple):
+class ForgetNetworks(NamedTuple):
     """Networks that nobody reads any more. It is not answered."""
 
     networks: list[int]
 
 
-class Grown(NamedTuple):
+class NetworkGrown(NamedTuple):
     """What was added to the tables of a network, and the entries of all rules.
 
     All in a few long pieces, which are copied at once: whoever decodes waits as long as Python works on them.
@@ -91,20 +91,20 @@ class Grown(NamedTuple):
     entries: bytes
 
 
-class Finished(NamedTuple):
-    grown: Grown
+class NetworkFinished(NamedTuple):
+    grown: NetworkGrown
     ends: dict[int, bytes]
 
 
-class Unread(NamedTuple):
+class UnreadableRequest(NamedTuple):
     """The answer to what cannot be read there, such as an instance of a class that only the program that asks has."""
 
 
-class Lost(NamedTuple):
+class NetworkLost(NamedTuple):
     """The answer where a network is not held any more."""
 
 
-class Told(NamedTuple):
+class RemoteCompileError(NamedTuple):
     """An error as it travels: its class by reference, what it says and what it holds."""
 
     kind: type[BaseException]
@@ -112,7 +112,7 @@ class Told(NamedTuple):
     attributes: dict[str, Any]
 
     @classmethod
-    def of(cls, error: BaseException) -> Told:
+    def of(cls, error: BaseException) -> RemoteCompileError:
         """One that can be sent. Of an error that cannot, the nearest of its base classes with the same text."""
         arguments = tuple(error.__reduce__()[1]) if _is_builtin(type(error)) else error.args
         told = cls(type(error), arguments, dict(vars(error)))
@@ -145,7 +145,7 @@ def _is_builtin(kind: type[BaseException]) -> bool:
     return kind.__module__ == builtins.__name__
 
 
-class Unsent(Exception):
+class RequestNotSent(Exception):
     """A question that was not answered: it holds what cannot be sent, or there is no process that could."""
 
 
@@ -153,7 +153,7 @@ def packed(asked: Any) -> bytes:
     try:
         return pickle.dumps(asked)
     except Exception as error:  # whatever is in it may do anything
-        raise Unsent from error
+        raise RequestNotSent from error
 
 
 class _Unpickler(pickle.Unpickler):
@@ -170,10 +170,10 @@ def unpacked(data: bytes) -> Any:
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception:  # whatever is in it may do anything
-        return Unread()
+        return UnreadableRequest()
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
@@ -181,7 +181,7 @@ def frame(number: int, data: bytes) -> bytes:
     return _HEAD.pack(number, len(data)) + data
 
 
-def read(source: Source) -> tuple[int, bytes]:
+def read(source: ByteSource) -> tuple[int, bytes]:
     """The next message and its number. Raises EOFError when the other side has ended, also in the middle of one."""
     head = source.read(_HEAD.size)
     if len(head) < _HEAD.size:

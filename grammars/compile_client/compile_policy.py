@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sgl.grammars.apart.helper import Helper, Running
+from sgl.grammars.compile_client.compile_client import CompileProcess, RunningCompileProcess
 
 WORTHWHILE = 0.25  # seconds
 
 
-class Use:
+class CompileProcessUse:
     """Somebody's use of it, until `leave`."""
 
     def __init__(self, at_once: bool) -> None:
@@ -40,27 +40,27 @@ class Use:
             ended.close()
 
 
-def use(how: bool | None) -> Use | None:
+def use(how: bool | None) -> CompileProcessUse | None:
     """True: at once; None: once it is worthwhile; False: not at all."""
-    return None if how is False else Use(bool(how))
+    return None if how is False else CompileProcessUse(bool(how))
 
 
 class _State:
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.uses: set[Use] = set()
-        self.helper: Helper | None = None
+        self.uses: set[CompileProcessUse] = set()
+        self.helper: CompileProcess | None = None
         self.spent = 0.0  # seconds of compiling in this process
 
     @property
     def needed(self) -> bool:
         return bool(self.uses) and (self.spent > WORTHWHILE or any(use.at_once for use in self.uses))
 
-    def wanted(self) -> Helper | None:
+    def wanted(self) -> CompileProcess | None:
         """The one that there is, or is to be; None where nobody wants one, or it is another process's that forked this one."""
         with self.lock:
             if self.helper is None and self.needed:
-                self.helper = Helper()
+                self.helper = CompileProcess()
             helper = self.helper
         return helper if helper is not None and helper.owner == os.getpid() else None
 
@@ -68,7 +68,7 @@ class _State:
 _STATE = _State()
 
 
-def process() -> Running | None:
+def process() -> RunningCompileProcess | None:
     """The process that compiles; None: this one does."""
     helper = _STATE.wanted() if _STATE.uses else None
     if helper is None:
@@ -87,7 +87,7 @@ def here() -> Iterator[None]:
         _STATE.spent += time.perf_counter() - began
 
 
-def told() -> str:
+def describe() -> str:
     """Where grammars are compiled, in words."""
     helper = _STATE.helper
     if helper is None:

@@ -1,4 +1,4 @@
-"""What it does: `python -m sgl.grammars.worker.serving PARENT` reads questions from its input and answers on its output.
+"""What it does: `python -m sgl.grammars.compile_server.compile_server PARENT` reads questions from its input and answers on its output.
 
 Each is answered on a thread of its own, so that a rule that a text waits for need not wait until a schema is read, nor
 where so many schemas are read that more of them have to wait. What is held is bounded: beyond MOST_BYTES all networks are
@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from sgl.grammars.apart import wire
+from sgl.grammars.compile_client import compile_messages
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.worker.held import Held, Shelf
-from sgl.grammars.worker.memory import resident
+from sgl.grammars.compile_server.served_networks import ServedNetwork, ServedNetworks
+from sgl.grammars.compile_server.process_memory import resident
 
 THREADS = 16
 NICER = 10  # than the process that started it: what is computed goes first
@@ -31,31 +31,31 @@ MOST_ADDRESSES = 8 << 30  # beyond which a grammar is refused
 WATCH = 1.0  # seconds between looks whether its owner is there
 
 
-class Server:
+class CompileServer:
     def __init__(self, output: BinaryIO) -> None:
         self._output, self._lock = output, threading.Lock()
         self._working = 0  # questions that are not answered yet
-        self._shelf = Shelf()
+        self._shelf = ServedNetworks()
         self._makers, self._others = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(THREADS)
         self._answers: dict[type, Callable[[Any], Any]] = {
-            wire.Make: self._make,
-            wire.Build: lambda asked: self._held(asked, lambda held: held.build(asked.rule)),
-            wire.Finish: lambda asked: self._held(asked, lambda held: held.finish(asked.most)),
-            wire.End: lambda asked: self._held(asked, lambda held: held.shortest_end(asked)),
-            wire.Name: lambda asked: self._held(asked, lambda held: held.name(asked.rule)),
+            compile_messages.MakeNetwork: self._make,
+            compile_messages.BuildRule: lambda asked: self._held(asked, lambda held: held.build(asked.rule)),
+            compile_messages.FinishNetwork: lambda asked: self._held(asked, lambda held: held.finish(asked.most)),
+            compile_messages.FindShortestEnd: lambda asked: self._held(asked, lambda held: held.shortest_end(asked)),
+            compile_messages.NameRule: lambda asked: self._held(asked, lambda held: held.name(asked.rule)),
         }
 
-    def serve(self, source: wire.Source) -> None:
+    def serve(self, source: compile_messages.ByteSource) -> None:
         """Until the other side ends."""
         with suppress(EOFError):
             while True:
-                number, data = wire.read(source)
-                asked = wire.unpacked(data)
-                if isinstance(asked, wire.Words):
+                number, data = compile_messages.read(source)
+                asked = compile_messages.unpacked(data)
+                if isinstance(asked, compile_messages.VocabularyMessage):
                     self._shelf.learn(asked)
-                elif isinstance(asked, wire.Forget):
+                elif isinstance(asked, compile_messages.ForgetNetworks):
                     self._shelf.forget(asked.networks)
-                elif isinstance(asked, wire.Unread):
+                elif isinstance(asked, compile_messages.UnreadableRequest):
                     self._say(number, asked)
                 else:
                     self._begin(number, asked)
@@ -63,16 +63,16 @@ class Server:
     def _begin(self, number: int, asked: Any) -> None:
         with self._lock:
             self._working += 1
-        pool = self._makers if isinstance(asked, wire.Make) else self._others
+        pool = self._makers if isinstance(asked, compile_messages.MakeNetwork) else self._others
         pool.submit(self._serve, number, asked)
 
     def _serve(self, number: int, asked: Any) -> None:
         try:
             answer = self._answers[type(asked)](asked)
         except MemoryError:
-            answer = wire.Told.of(GrammarLimitError("the grammar takes more memory than there is for it; simplify it"))
+            answer = compile_messages.RemoteCompileError.of(GrammarLimitError("the grammar takes more memory than there is for it; simplify it"))
         except BaseException as error:
-            answer = wire.Told.of(error)
+            answer = compile_messages.RemoteCompileError.of(error)
         self._say(number, answer)
         with self._lock:
             self._working -= 1
@@ -89,18 +89,18 @@ class Server:
     def _say(self, number: int, answer: Any) -> None:
         data = pickle.dumps(answer)
         with self._lock:
-            self._output.write(wire.frame(number, data))
+            self._output.write(compile_messages.frame(number, data))
             self._output.flush()
 
-    def _make(self, asked: wire.Make) -> wire.Grown:
+    def _make(self, asked: compile_messages.MakeNetwork) -> compile_messages.NetworkGrown:
         held = self._shelf.make(asked)
         with held.lock:
             return held.made()
 
-    def _held(self, asked: Any, work: Callable[[Held], Any]) -> Any:
+    def _held(self, asked: Any, work: Callable[[ServedNetwork], Any]) -> Any:
         held = self._shelf.get(asked.network)
         if held is None:
-            return wire.Lost()
+            return compile_messages.NetworkLost()
         with held.lock:
             return work(held)
 
@@ -135,8 +135,8 @@ def main(parent: int) -> None:
     source, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what prints does not speak to the other side
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    server = Server(output)
-    server._say(wire.NOBODY, None)
+    server = CompileServer(output)
+    server._say(compile_messages.NO_VOCABULARY, None)
     server.serve(source)
     _end()
 

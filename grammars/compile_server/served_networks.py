@@ -7,13 +7,13 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from sgl.grammars.algebra.parts import Subset
-from sgl.grammars.apart import wire
-from sgl.grammars.automaton.distance import Distances
-from sgl.grammars.compile import Recipe
+from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.grammars.compile_client import compile_messages
+from sgl.grammars.automaton.shortest_completion import ShortestCompletions
+from sgl.grammars.compile import GrammarRecipe
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.network.disk_cache import set_cache_dir
-from sgl.grammars.network.network import UNBUILT, Network
+from sgl.grammars.network.grammar_disk_cache import set_cache_dir
+from sgl.grammars.network.transition_network import UNBUILT, TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -24,32 +24,32 @@ AHEAD, MOST_AHEAD, MOST_NODES_AHEAD = 2, 256, 20_000  # of rules not asked for: 
 MOST_AT_FIRST = 500
 
 
-class Held:
+class ServedNetwork:
     """`lock` is held by who works on it."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: TransitionNetwork) -> None:
         self.network = network
         self.lock = threading.Lock()
-        self._distances: Distances | None = None
+        self._distances: ShortestCompletions | None = None
         self._told = {"nodes": 0, "edges": 0, "classes": 0}  # items of each table
         self._asked = 0
 
-    def grown(self) -> wire.Grown:
+    def grown(self) -> compile_messages.NetworkGrown:
         """What it was not told yet."""
         nodes, edges, classes = (self._tail(table) for table in self._told)
-        return wire.Grown(nodes, edges, classes, self.network.entries.tobytes())
+        return compile_messages.NetworkGrown(nodes, edges, classes, self.network.entries.tobytes())
 
     def _tail(self, table: str) -> bytes:
         items: array[int] | bytearray = getattr(self.network, table)
         known, self._told[table] = self._told[table], len(items)
         return memoryview(items)[known:].tobytes()
 
-    def made(self) -> wire.Grown:
+    def made(self) -> compile_messages.NetworkGrown:
         """The first of it: all of an ordinary grammar, whose texts then wait for nobody."""
         self._ahead(0, MOST_AT_FIRST, False)
         return self.grown()
 
-    def build(self, rule: int) -> wire.Grown:
+    def build(self, rule: int) -> compile_messages.NetworkGrown:
         """A rule, and some of those that it leads to: the more, the more were asked for."""
         first = len(self.network.rules)
         self.network.build(rule)
@@ -70,52 +70,52 @@ class Held:
                     return  # whoever asks for it is told
                 count -= 1
 
-    def finish(self, most: int) -> wire.Finished:
+    def finish(self, most: int) -> compile_messages.NetworkFinished:
         ends = self.network.finish(most)
-        return wire.Finished(self.grown(), ends)
+        return compile_messages.NetworkFinished(self.grown(), ends)
 
-    def shortest_end(self, seen: wire.End) -> bytes:
+    def shortest_end(self, seen: compile_messages.FindShortestEnd) -> bytes:
         if self._distances is None or len(self._distances) < len(self.network):
-            self._distances = Distances(self.network)
-        return self._distances.shortest(Seen(seen), 0)
+            self._distances = ShortestCompletions(self.network)
+        return self._distances.shortest(RemoteCoreState(seen), 0)
 
     def name(self, rule: int) -> str:
         return self.network.rules[rule].name
 
 
-class Seen:
+class RemoteCoreState:
     """A state of the other process's core, as far as it was sent; whatever number it is asked by."""
 
-    def __init__(self, seen: wire.End) -> None:
+    def __init__(self, seen: compile_messages.FindShortestEnd) -> None:
         self._seen = seen
 
-    def threads(self, state: int) -> list[wire.Thread]:
+    def threads(self, state: int) -> list[compile_messages.Thread]:
         del state
         return self._seen.threads
 
-    def frame(self, index: int) -> list[wire.Thread]:
+    def frame(self, index: int) -> list[compile_messages.Thread]:
         return self._seen.frames[index]
 
-    def subset(self, index: int) -> Subset:
+    def subset(self, index: int) -> PartSubset:
         return self._seen.subsets[index]
 
 
-class Shelf:
+class ServedNetworks:
     """All of them; those that were used least recently make room."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, Held] = OrderedDict()
-        self._vocabularies = {wire.NOBODY: Vocabulary((), ()).bare}
+        self._held: OrderedDict[int, ServedNetwork] = OrderedDict()
+        self._vocabularies = {compile_messages.NO_VOCABULARY: Vocabulary((), ()).bare}
         self._folder: str | None = None
 
-    def learn(self, words: wire.Words) -> None:
+    def learn(self, words: compile_messages.VocabularyMessage) -> None:
         self._vocabularies[words.vocabulary] = Vocabulary(words.tokens, words.eos_ids, words.special_ids).bare
 
-    def make(self, asked: wire.Make) -> Held:
+    def make(self, asked: compile_messages.MakeNetwork) -> ServedNetwork:
         self._look_in(asked.folder)
-        grammar = Recipe(asked.kind, asked.source, asked.shown).compile(self._vocabularies[asked.vocabulary])
-        held = Held(grammar.network())
+        grammar = GrammarRecipe(asked.kind, asked.source, asked.shown).compile(self._vocabularies[asked.vocabulary])
+        held = ServedNetwork(grammar.network())
         with self._lock:
             self._held[asked.network] = held
             if len(self._held) > MOST_HELD:
@@ -128,7 +128,7 @@ class Shelf:
                 set_cache_dir(folder)
                 self._folder = folder
 
-    def get(self, network: int) -> Held | None:
+    def get(self, network: int) -> ServedNetwork | None:
         with self._lock:
             if network in self._held:
                 self._held.move_to_end(network)

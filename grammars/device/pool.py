@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
-from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.automaton.python_core import DEAD
 from sgl.grammars.compile import Grammar
 from sgl.grammars.device.codes import ENDED, FIXED_ROWS, FREE, NO_MASK, NO_TOKEN, SEEN
 from sgl.grammars.device.resident import Numbers, Resident

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from sgl.grammars.drawing.fold import Picture
-from sgl.grammars.drawing.layout import CHARACTER, RADIUS, Layout, sag, shortened
+from sgl.grammars.drawing.fold_states import AutomatonPicture
+from sgl.grammars.drawing.picture_layout import CHARACTER, RADIUS, PictureLayout, sag, shortened
 
 _STYLE = """
 text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1f2933; text-anchor: middle }
@@ -24,7 +24,7 @@ _TIP = (
 _HEADER = 34
 
 
-def render(pictures: list[tuple[Picture, Layout]], title: str) -> str:
+def render(pictures: list[tuple[AutomatonPicture, PictureLayout]], title: str) -> str:
     note = _note([picture for picture, _ in pictures])
     width = max([640.0, 32 + CHARACTER * len(note), *(layout.width for _, layout in pictures)])
     height = _HEADER + sum(layout.height for _, layout in pictures) + 24
@@ -42,7 +42,7 @@ def render(pictures: list[tuple[Picture, Layout]], title: str) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _note(pictures: list[Picture]) -> str:
+def _note(pictures: list[AutomatonPicture]) -> str:
     notes = ["green: the text may end" if len(pictures) == 1 else "green: the rule may end"]
     if any(p.called for p in pictures):
         notes.append("‹…›: a rule is called; repeats are drawn without their counts")
@@ -51,7 +51,7 @@ def _note(pictures: list[Picture]) -> str:
     return " · ".join(notes)
 
 
-def _drawn(picture: Picture, layout: Layout) -> list[str]:
+def _drawn(picture: AutomatonPicture, layout: PictureLayout) -> list[str]:
     x, y = layout.places[0]
     return [
         f'<text class="title" x="16" y="20">{escape(picture.title)}</text>',
@@ -69,7 +69,7 @@ def _box(final: bool, place: tuple[float, float], number: int) -> str:
     )
 
 
-def _arrow(picture: Picture, layout: Layout, arrow: tuple[int, int], label: str) -> str:
+def _arrow(picture: AutomatonPicture, layout: PictureLayout, arrow: tuple[int, int], label: str) -> str:
     path, (x, y) = _path(*layout.places[arrow[0]], *layout.places[arrow[1]])
     kind = ' class="call"' if arrow in picture.called else ""
     text = escape(shortened(label))

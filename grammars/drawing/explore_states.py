@@ -7,25 +7,25 @@ from typing import Protocol
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.automaton.remembering import RememberingCore
-from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
+from sgl.grammars.automaton.python_core import DEAD
 
 _LEADS = ((0xC2, 0xE0, 1), (0xE0, 0xF0, 2), (0xF0, 0xF5, 3))  # first byte, end, continuation bytes
 
 
-class Steps(Protocol):
+class SteppableAutomaton(Protocol):
     """What is needed of an automaton."""
 
     def live(self, state: int) -> int: ...
     def advance(self, state: int, data: bytes) -> int: ...
 
 
-def moves(automaton: Steps, state: int) -> dict[int, CharSet]:
+def moves(automaton: SteppableAutomaton, state: int) -> dict[int, CharSet]:
     """Whole characters from a state, by the state that they lead to; only ASCII where each leads to one of its own."""
     found: dict[int, list[tuple[int, int]]] = {}
     for low, high, target in _ascii(automaton, state):
         found.setdefault(target, []).append((low, high))
-    remembering = isinstance(getattr(automaton, "core", None), RememberingCore)
+    remembering = isinstance(getattr(automaton, "core", None), DistinctItemsCore)
     for low, end, more in () if remembering else _LEADS:
         for byte in range(low, end):
             target = automaton.advance(state, bytes([byte]))
@@ -36,7 +36,7 @@ def moves(automaton: Steps, state: int) -> dict[int, CharSet]:
     return {target: charset.normalise(ranges) for target, ranges in found.items()}
 
 
-def _ascii(automaton: Steps, state: int) -> Iterator[tuple[int, int, int]]:
+def _ascii(automaton: SteppableAutomaton, state: int) -> Iterator[tuple[int, int, int]]:
     live = automaton.live(state)
     for byte in range(128):
         if live >> byte & 1:
@@ -45,7 +45,7 @@ def _ascii(automaton: Steps, state: int) -> Iterator[tuple[int, int, int]]:
                 yield byte, byte, target
 
 
-def _continued(automaton: Steps, state: int, bits: int, more: int) -> Iterator[tuple[int, int, int]]:
+def _continued(automaton: SteppableAutomaton, state: int, bits: int, more: int) -> Iterator[tuple[int, int, int]]:
     """(first, last, target) code points of the characters that begin with `bits`."""
     if more == 0:
         yield bits, bits, state
@@ -59,7 +59,7 @@ def _continued(automaton: Steps, state: int, bits: int, more: int) -> Iterator[t
             start, run = byte, target if target is not None else DEAD
 
 
-def _run(automaton: Steps, state: int, bits: int, low: int, high: int, more: int) -> Iterator[tuple[int, int, int]]:
+def _run(automaton: SteppableAutomaton, state: int, bits: int, low: int, high: int, more: int) -> Iterator[tuple[int, int, int]]:
     """Neighbouring continuation bytes lead to one state: look on from there once."""
     if more == 1:
         yield bits << 6 | low, bits << 6 | high, state

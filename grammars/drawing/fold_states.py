@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.automaton.remembering import RememberingCore
-from sgl.grammars.drawing.explore import moves
-from sgl.grammars.drawing.label import describe, spell
-from sgl.grammars.drawing.rules import RuleAutomaton
+from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
+from sgl.grammars.drawing.explore_states import moves
+from sgl.grammars.drawing.charset_labels import describe, spell
+from sgl.grammars.drawing.rule_automaton import RuleAutomaton
 
 
 @dataclass
-class Picture:
+class AutomatonPicture:
     """Boxes (whether the text may end there), the first one where it begins, and labelled arrows between them.
 
     `cut` tells that some are left out; arrows in `called` stand for whole rules.
@@ -39,9 +39,9 @@ class _Found:
     cut: bool
 
 
-def pictures(automaton: Automaton, most: int) -> list[Picture]:
+def pictures(automaton: Automaton, most: int) -> list[AutomatonPicture]:
     """One picture of the whole automaton if it has at most so many boxes; else one of each rule, the root first."""
-    if isinstance(automaton.core, RememberingCore):  # it has a state for everything that may be written
+    if isinstance(automaton.core, DistinctItemsCore):  # it has a state for everything that may be written
         return list(_by_rules(automaton, most))
     whole = _explore(automaton, most * 4)
     if not whole.cut:
@@ -51,7 +51,7 @@ def pictures(automaton: Automaton, most: int) -> list[Picture]:
     return list(_by_rules(automaton, most))
 
 
-def _by_rules(automaton: Automaton, most: int) -> Iterator[Picture]:
+def _by_rules(automaton: Automaton, most: int) -> Iterator[AutomatonPicture]:
     rules, room = [0], most * 3
     for rule in rules:
         found = _explore(RuleAutomaton(automaton.network, rule), most * 12)
@@ -83,12 +83,12 @@ def _explore(automaton: Automaton | RuleAutomaton, most: int) -> _Found:
     return found
 
 
-def _picture(automaton: Automaton, found: _Found, title: str) -> Picture:
+def _picture(automaton: Automaton, found: _Found, title: str) -> AutomatonPicture:
     """Boxes with one way in and one out by single characters vanish into a longer arrow."""
     runs = _Runs(found)
     kept = [box for box in range(len(found.finals)) if box not in runs.through]
     numbers = {box: i for i, box in enumerate(kept)}
-    picture = Picture(title, [found.finals[box] for box in kept], cut=found.cut)
+    picture = AutomatonPicture(title, [found.finals[box] for box in kept], cut=found.cut)
     for (source, target), chars in found.edges.items():
         if source in numbers:
             label, end = runs.follow(source, target, chars)
@@ -101,7 +101,7 @@ def _picture(automaton: Automaton, found: _Found, title: str) -> Picture:
     return picture
 
 
-def _add(picture: Picture, arrow: tuple[int, int], label: str) -> None:
+def _add(picture: AutomatonPicture, arrow: tuple[int, int], label: str) -> None:
     picture.arrows[arrow] = f"{picture.arrows[arrow]}  {label}" if arrow in picture.arrows else label
 
 
@@ -138,9 +138,9 @@ class _Runs:
         return "".join(map(spell, text)), target
 
 
-def _first(picture: Picture, most: int) -> Picture:
+def _first(picture: AutomatonPicture, most: int) -> AutomatonPicture:
     """The boxes nearest to the start, which have the lowest numbers."""
     if len(picture.boxes) <= most:
         return picture
     kept = {arrow: label for arrow, label in picture.arrows.items() if max(arrow) < most}
-    return Picture(picture.title, picture.boxes[:most], kept, picture.called, cut=True)
+    return AutomatonPicture(picture.title, picture.boxes[:most], kept, picture.called, cut=True)

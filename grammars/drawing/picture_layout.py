@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from sgl.grammars.drawing.fold import Picture
+from sgl.grammars.drawing.fold_states import AutomatonPicture
 
 RADIUS, ROW, GAP, CHARACTER, MARGIN = 13, 58, 46, 7.2, 48
 LONGEST_LABEL = 40
@@ -13,7 +13,7 @@ _SWEEPS = 6
 
 
 @dataclass
-class Layout:
+class PictureLayout:
     """Centres of the boxes, in pixels, and the size of the picture."""
 
     places: list[tuple[float, float]]
@@ -25,14 +25,14 @@ def shortened(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
 
 
-def arrange(picture: Picture) -> Layout:
+def arrange(picture: AutomatonPicture) -> PictureLayout:
     columns = _columns(picture)
     for sweep in range(_SWEEPS):
         _order(columns, picture, forward=sweep % 2 == 0)
     return _placed(columns, picture)
 
 
-def _columns(picture: Picture) -> list[list[int]]:
+def _columns(picture: AutomatonPicture) -> list[list[int]]:
     """Boxes by the longest way to them along arrows that lead away from the start."""
     near = _distances(picture)
     column = dict.fromkeys(range(len(picture.boxes)), 0)
@@ -45,7 +45,7 @@ def _columns(picture: Picture) -> list[list[int]]:
     return [c for c in columns if c]
 
 
-def _distances(picture: Picture) -> list[int]:
+def _distances(picture: AutomatonPicture) -> list[int]:
     after = defaultdict(list)
     for source, target in picture.arrows:
         after[source].append(target)
@@ -59,7 +59,7 @@ def _distances(picture: Picture) -> list[int]:
     return near
 
 
-def _order(columns: list[list[int]], picture: Picture, forward: bool) -> None:
+def _order(columns: list[list[int]], picture: AutomatonPicture, forward: bool) -> None:
     """Move each box to the middle of its neighbours in the column before (or after)."""
     neighbours = defaultdict(list)
     for source, target in picture.arrows:
@@ -73,7 +73,7 @@ def _order(columns: list[list[int]], picture: Picture, forward: bool) -> None:
         columns[i].sort(key=middle.__getitem__)
 
 
-def _placed(columns: list[list[int]], picture: Picture) -> Layout:
+def _placed(columns: list[list[int]], picture: AutomatonPicture) -> PictureLayout:
     tallest = max(map(len, columns))
     places = [(0.0, 0.0)] * len(picture.boxes)
     left = float(MARGIN + RADIUS)
@@ -82,10 +82,10 @@ def _placed(columns: list[list[int]], picture: Picture) -> Layout:
         for row, box in enumerate(column):
             places[box] = (left, top + row * ROW)
         left += 2 * RADIUS + _room(columns, i, picture)
-    return Layout(places, left + MARGIN, tallest * ROW + 2 * MARGIN + _below(picture, places))
+    return PictureLayout(places, left + MARGIN, tallest * ROW + 2 * MARGIN + _below(picture, places))
 
 
-def _room(columns: list[list[int]], index: int, picture: Picture) -> float:
+def _room(columns: list[list[int]], index: int, picture: AutomatonPicture) -> float:
     """Between a column and the next: enough for the longest label of the arrows between them."""
     if index + 1 == len(columns):
         return 0.0
@@ -94,7 +94,7 @@ def _room(columns: list[list[int]], index: int, picture: Picture) -> float:
     return GAP + CHARACTER * min(max(labels, default=0), LONGEST_LABEL)
 
 
-def _below(picture: Picture, places: list[tuple[float, float]]) -> float:
+def _below(picture: AutomatonPicture, places: list[tuple[float, float]]) -> float:
     """Space for the longest arrow that leads back."""
     back = [places[s][0] - places[t][0] for s, t in picture.arrows if s != t]
     return 20 + sag(max(back, default=0.0)) * 0.8

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from sgl.grammars.network.network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, Network
+from sgl.grammars.network.transition_network import (
+    BYTE,
+    CALL,
+    ENTER,
+    LOOP,
+    NEXT,
+    PICK,
+    RETURN,
+    SEEN,
+    SPLIT,
+    TransitionNetwork,
+)
 
 DEAD = -1
 
@@ -12,7 +23,7 @@ DEAD = -1
 class RuleAutomaton:
     """States are sets of nodes; the interface is what `moves` needs of an automaton."""
 
-    def __init__(self, network: Network, rule: int) -> None:
+    def __init__(self, network: TransitionNetwork, rule: int) -> None:
         network.build(rule)
         self._network = network
         self._leave: dict[int, set[int]] = defaultdict(set)

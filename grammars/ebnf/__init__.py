@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from sgl.grammars.algebra.expr import NEVER, Call, Expr, seq
-from sgl.grammars.ebnf.assemble import assemble
-from sgl.grammars.ebnf.bnf import read_bnf
-from sgl.grammars.ebnf.imports import Imports
+from sgl.grammars.ebnf.assemble_rules import assemble
+from sgl.grammars.ebnf.bnf_syntax import read_bnf
+from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.lark_syntax import read_lark
-from sgl.grammars.ebnf.source import Source
+from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.ebnf.token_terminals import NoVocabularyError, TokenTerminals
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -62,10 +62,10 @@ def ebnf_part(
 ) -> Expr:
     """The same, as a part of what has the tokens that it speaks of, and puts `tokens.around` around all of it."""
     _check(text, syntax)
-    source = Source(text)
+    source = GrammarText(text)
     headed = syntax in ("gbnf", "w3c") or (syntax == "auto" and _HEADED.match(text) is not None)
     name = start or ("root" if headed else "start")
-    table = read_bnf(source, tokens) if headed else read_lark(source, Imports(imports, declared), tokens)
+    table = read_bnf(source, tokens) if headed else read_lark(source, GrammarImports(imports, declared), tokens)
     rule = table.start(name)
     found = assemble(table.bodies, seq(table.before, Call(rule)))
     if found == NEVER:

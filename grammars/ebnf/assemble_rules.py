@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sgl.grammars.algebra.expr import Alt, Call, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
-from sgl.grammars.algebra.extension import compiled
-from sgl.grammars.ebnf.epsilon import Bodies, calls, substitute, without_empty
-from sgl.grammars.ebnf.recursion import without_left_recursion
+from sgl.grammars.algebra.core_extension import compiled
+from sgl.grammars.ebnf.epsilon_removal import Bodies, calls, substitute, remove_epsilon
+from sgl.grammars.ebnf.left_recursion import remove_left_recursion
 
 _MOST_INLINED = 64
 
@@ -18,8 +18,8 @@ def assemble(bodies: Bodies, start: Expr) -> Expr:
     Returns:
         NEVER when the start matches no text at all.
     """
-    bodies, start, called = without_empty(bodies, start)
-    return _Assembly(*without_left_recursion(bodies, called)).ready(start)
+    bodies, start, called = remove_epsilon(bodies, start)
+    return _Assembly(*remove_left_recursion(bodies, called)).ready(start)
 
 
 class _Assembly:

@@ -9,13 +9,19 @@ import re
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import Chars, Expr, repeat, seq
-from sgl.grammars.ebnf.literals import bnf_escape, class_expr, string_expr, string_text
-from sgl.grammars.ebnf.rules import RuleTable, any_of
-from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens
+from sgl.grammars.ebnf.grammar_literals import bnf_escape, class_expr, string_expr, string_text
+from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.grammar_source import (
+    END,
+    GrammarText,
+    GrammarToken,
+    GrammarTokenPattern,
+    GrammarTokenStream,
+)
 from sgl.grammars.ebnf.token_terminals import TokenTerminals
-from sgl.grammars.regex.plain_text import marked
+from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 
-_TOKEN = TokenPattern(
+_TOKEN = GrammarTokenPattern(
     r"\s+|\#[^\n]*|/\*(?s:.*?)\*/",
     r"""
       (?P<head>[A-Za-z0-9_][\w-]*(?=\s*::=))
@@ -33,19 +39,19 @@ _TOKEN = TokenPattern(
 _COUNT = re.compile(r"\{\s*(?P<least>[0-9]*)\s*(?P<comma>,?)\s*(?P<most>[0-9]*)\s*\}")
 BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _MOST_REPEATS = 1_000_000
-_ANY = marked(Chars(charset.ANY))
+_ANY = mark_plain_text_classes(Chars(charset.ANY))
 
 
-def read_bnf(source: Source, named: TokenTerminals | None = None) -> RuleTable:
+def read_bnf(source: GrammarText, named: TokenTerminals | None = None) -> RuleTable:
     """All rules of a grammar text; leaves are characters, and calls are not resolved yet."""
-    return _Reader(source, named or TokenTerminals(None)).read()
+    return _BnfReader(source, named or TokenTerminals(None)).read()
 
 
-class _Reader:
-    def __init__(self, source: Source, named: TokenTerminals) -> None:
+class _BnfReader:
+    def __init__(self, source: GrammarText, named: TokenTerminals) -> None:
         self.source = source
         self._named = named
-        self.tokens = Tokens(source, _TOKEN)
+        self.tokens = GrammarTokenStream(source, _TOKEN)
         self.table = RuleTable(source)
 
     def read(self) -> RuleTable:
@@ -79,20 +85,20 @@ class _Reader:
             self.source.unsupported(f"{_REFUSED[token.kind]} {token.text}", token.at)
         return None
 
-    def _name(self, token: Token) -> Expr:
+    def _name(self, token: GrammarToken) -> Expr:
         return self.table.call(token.text, token.at)
 
-    def _string(self, token: Token) -> Expr:
+    def _string(self, token: GrammarToken) -> Expr:
         return string_expr(string_text(self.source, token.at + 1, token.at + len(token.text) - 1, bnf_escape))
 
-    def _token(self, token: Token) -> Expr:
+    def _token(self, token: GrammarToken) -> Expr:
         negated = token.text.startswith("!")
         return self._named.expr(self.source, token.text[negated:], token.at, negated)
 
-    def _class(self, token: Token) -> Expr:
+    def _class(self, token: GrammarToken) -> Expr:
         return self.table.leaf(class_expr(self.source, token.at + 1, token.at + len(token.text) - 1))
 
-    def _sign(self, token: Token) -> Expr | None:
+    def _sign(self, token: GrammarToken) -> Expr | None:
         if self.tokens.sign("."):
             return self.table.leaf(_ANY)
         if self.tokens.sign("("):
@@ -120,11 +126,11 @@ class _Reader:
         return check_counts(self.source, least, most, at)
 
 
-_READ = {"name": _Reader._name, "string": _Reader._string, "class": _Reader._class, "token": _Reader._token}
+_READ = {"name": _BnfReader._name, "string": _BnfReader._string, "class": _BnfReader._class, "token": _BnfReader._token}
 _REFUSED = {"look": "lookahead assertion", "macro": "macro"}
 
 
-def check_counts(source: Source, least: int, most: int | None, at: int) -> tuple[int, int | None]:
+def check_counts(source: GrammarText, least: int, most: int | None, at: int) -> tuple[int, int | None]:
     if max(least, most or 0) > _MOST_REPEATS:
         source.unsupported(f"a repeat of more than {_MOST_REPEATS}", at)
     if most is not None and most < least:

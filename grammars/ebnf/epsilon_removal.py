@@ -28,12 +28,12 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.extension import compiled
+from sgl.grammars.algebra.core_extension import compiled
 
 Bodies = dict[Rule, Expr]
 
 
-def without_empty(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule, set[Rule]]]:
+def remove_epsilon(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule, set[Rule]]]:
     """Bodies that are never empty and always productive, of what `start` reaches, and what each may call.
 
     Start itself may be empty.

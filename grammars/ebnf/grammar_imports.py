@@ -8,7 +8,7 @@ from typing import Any
 from sgl.grammars.errors import InvalidGrammarError
 
 
-class Imports:
+class GrammarImports:
     """`{"units.lark": text, "more/dates.lark": text}`: `%import .units.METRE`, `%import .more.dates (DAY, MONTH)`."""
 
     def __init__(self, texts: Mapping[str, str] | None, declared: Mapping[str, str | int] | None = None) -> None:

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import EMPTY, Chars, Expr, Literal, seq
-from sgl.grammars.ebnf.source import Source
-from sgl.grammars.ebnf.terminals import ordered_pattern
+from sgl.grammars.ebnf.grammar_source import GrammarText
+from sgl.grammars.ebnf.lexer_terminals import ordered_pattern
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.regex.plain_text import marked
+from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 
 _HEX_WIDTH = {"x": 2, "u": 4, "U": 8}
 _HEX = re.compile(r"[0-9a-fA-F]*")
@@ -24,14 +24,14 @@ _ANCHORS = ("^", "$", "\\A", "\\Z")
 Unescaped = Callable[[str], str | None]
 
 
-def code_point(source: Source, digits: str, at: int) -> str:
+def code_point(source: GrammarText, digits: str, at: int) -> str:
     code = int(digits, 16) if digits else 0x110000
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
         source.invalid(f"bad character escape {digits!r}", at)
     return chr(code)
 
 
-def characters(source: Source, at: int, end: int, escape: Unescaped) -> list[tuple[str, bool]]:
+def characters(source: GrammarText, at: int, end: int, escape: Unescaped) -> list[tuple[str, bool]]:
     """The characters that a piece of the source spells, each with whether it was escaped."""
     found: list[tuple[str, bool]] = []
     while at < end:
@@ -57,7 +57,7 @@ def characters(source: Source, at: int, end: int, escape: Unescaped) -> list[tup
     return found
 
 
-def _refuse_surrogate(source: Source, char: str, at: int) -> None:
+def _refuse_surrogate(source: GrammarText, char: str, at: int) -> None:
     if 0xD800 <= ord(char) <= 0xDFFF:
         source.invalid(f"{char!r} is a lone surrogate", at)
 
@@ -73,7 +73,7 @@ def lark_escape(kind: str) -> str:
     return _LARK_ESCAPES.get(kind, "\\" + kind)
 
 
-def string_text(source: Source, at: int, end: int, escape: Unescaped) -> str:
+def string_text(source: GrammarText, at: int, end: int, escape: Unescaped) -> str:
     plain = source.text[at:end]
     if plain.isascii() and "\\" not in plain:
         return plain
@@ -89,17 +89,17 @@ def _any_case(char: str) -> Expr:
     return parse_regex(re.escape(char), flags="i")
 
 
-def class_expr(source: Source, at: int, end: int) -> Expr:
+def class_expr(source: GrammarText, at: int, end: int) -> Expr:
     """A bracketed class of the `::=` dialects; `at` and `end` are those of the brackets' inside."""
     negated = source.text.startswith("^", at, end)
     found = characters(source, at + negated, end, bnf_escape)
     if not found and not negated:
         source.invalid("an empty character class", at)
     chars = charset.normalise(_ranges(source, found, at))
-    return marked(Chars(charset.complement(chars) if negated else chars))
+    return mark_plain_text_classes(Chars(charset.complement(chars) if negated else chars))
 
 
-def _ranges(source: Source, found: list[tuple[str, bool]], at: int) -> list[tuple[int, int]]:
+def _ranges(source: GrammarText, found: list[tuple[str, bool]], at: int) -> list[tuple[int, int]]:
     ranges: list[tuple[int, int]] = []
     i = 0
     while i < len(found):
@@ -114,7 +114,7 @@ def _ranges(source: Source, found: list[tuple[str, bool]], at: int) -> list[tupl
     return ranges
 
 
-def regex_expr(source: Source, pattern: str, flags: str, at: int) -> tuple[Expr, Expr | None]:
+def regex_expr(source: GrammarText, pattern: str, flags: str, at: int) -> tuple[Expr, Expr | None]:
     """A regex literal of Lark with its flags: its language, and what it is in order where that tells (see
     `terminals.py`; the language is then not known yet). `^` and `$` mean nothing inside a text and are refused.
     """
@@ -131,4 +131,4 @@ def _regex(pattern: str, flags: str) -> tuple[Expr, Expr | None]:
             place = f"position {atom.start()} of the regex {pattern!r}"
             raise UnsupportedGrammarError(f"anchor {atom.group()} in a terminal", place)
     ordered = ordered_pattern(pattern, flags)
-    return (EMPTY, ordered) if ordered is not None else (marked(parse_regex(pattern, flags=flags)), None)
+    return (EMPTY, ordered) if ordered is not None else (mark_plain_text_classes(parse_regex(pattern, flags=flags)), None)

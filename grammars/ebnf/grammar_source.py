@@ -19,7 +19,7 @@ _UNCLOSED = {
 }
 
 
-class Token(NamedTuple):
+class GrammarToken(NamedTuple):
     """`fresh` tells that it is the first one on its line."""
 
     kind: str
@@ -28,7 +28,7 @@ class Token(NamedTuple):
     fresh: bool
 
 
-class TokenPattern:
+class GrammarTokenPattern:
     """`blank` is what may stand between tokens; `kinds` has a named group for every kind of token."""
 
     def __init__(self, blank: str, kinds: str) -> None:
@@ -36,7 +36,7 @@ class TokenPattern:
         self.token = re.compile(f"(?>(?:{blank})*)(?:{kinds}|(?P<{END}>\\Z))", re.VERBOSE | re.ASCII)
 
 
-class Source:
+class GrammarText:
     """A grammar's text; `name` is that of one that is imported."""
 
     def __init__(self, text: str, name: str = "") -> None:
@@ -68,16 +68,16 @@ class Source:
         return where if where.split(", ")[0] == place else f"{place}, {where}"
 
 
-class Tokens:
+class GrammarTokenStream:
     """Reads one token ahead."""
 
-    def __init__(self, source: Source, pattern: TokenPattern) -> None:
+    def __init__(self, source: GrammarText, pattern: GrammarTokenPattern) -> None:
         self.source = source
         self._pattern = pattern
         self._match = pattern.token.match
         self.next = self._read(0)
 
-    def _read(self, at: int) -> Token:
+    def _read(self, at: int) -> GrammarToken:
         text = self.source.text
         found = self._match(text, at)
         kind = found and found.lastgroup
@@ -85,7 +85,7 @@ class Tokens:
             self._fail(at)
         start, end = found.span(kind)
         fresh = at == 0 or (start > at and "\n" in text[at:start])
-        return Token(kind, text[start:end], start, fresh)
+        return GrammarToken(kind, text[start:end], start, fresh)
 
     def _fail(self, at: int) -> NoReturn:
         blank = self._pattern.blank.match(self.source.text, at)
@@ -96,7 +96,7 @@ class Tokens:
     def jump(self, at: int) -> None:
         self.next = self._read(at)
 
-    def take(self, kind: str, text: str | None = None) -> Token | None:
+    def take(self, kind: str, text: str | None = None) -> GrammarToken | None:
         """The next token if it is of this kind (and spelled so), which is then read."""
         token = self.next
         if token.kind != kind or (text is not None and token.text != text):
@@ -116,7 +116,7 @@ class Tokens:
         self.next = self._read(token.at + len(text))
         return True
 
-    def expect(self, kind: str, text: str | None = None, what: str = "") -> Token:
+    def expect(self, kind: str, text: str | None = None, what: str = "") -> GrammarToken:
         return self.take(kind, text) or self.unexpected(what or repr(text))
 
     def unexpected(self, wanted: str) -> NoReturn:

@@ -6,17 +6,23 @@ from functools import lru_cache
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import EMPTY, Call, Chars, Expr, Rule, optional, repeat, seq
-from sgl.grammars.algebra.language import combine
-from sgl.grammars.ebnf.bnf import BOUNDS, check_counts
-from sgl.grammars.ebnf.literals import characters, lark_escape, regex_expr, string_expr, string_text
-from sgl.grammars.ebnf.rules import RuleTable, any_of
-from sgl.grammars.ebnf.source import END, Source, Token, TokenPattern, Tokens
-from sgl.grammars.ebnf.substrings import read_json, substring_expr
-from sgl.grammars.ebnf.terminals import other_than
+from sgl.grammars.algebra.language_operations import combine
+from sgl.grammars.ebnf.bnf_syntax import BOUNDS, check_counts
+from sgl.grammars.ebnf.grammar_literals import characters, lark_escape, regex_expr, string_expr, string_text
+from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.grammar_source import (
+    END,
+    GrammarText,
+    GrammarToken,
+    GrammarTokenPattern,
+    GrammarTokenStream,
+)
+from sgl.grammars.ebnf.substring_grammar import read_json, substring_expr
+from sgl.grammars.ebnf.lexer_terminals import other_than
 from sgl.grammars.ebnf.token_terminals import TokenTerminals
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
-_TOKEN = TokenPattern(
+_TOKEN = GrammarTokenPattern(
     r"\s+|//[^\n]*|\#[^\n]*",
     r"""
       (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*)
@@ -43,9 +49,9 @@ def is_rule(name: str) -> bool:
 class LarkBodies:
     """Reads one body after the other. `gap` is what may stand behind the terminals of rules."""
 
-    def __init__(self, source: Source, named: TokenTerminals, table: RuleTable, gap: Expr) -> None:
+    def __init__(self, source: GrammarText, named: TokenTerminals, table: RuleTable, gap: Expr) -> None:
         self.source = source
-        self.tokens = Tokens(source, _TOKEN)
+        self.tokens = GrammarTokenStream(source, _TOKEN)
         self.table = table
         self._tokens = named
         self._gap = gap
@@ -53,7 +59,7 @@ class LarkBodies:
         self._in_rule = True
         self._nesting = 0
 
-    def _use(self, name: Token) -> Expr:
+    def _use(self, name: GrammarToken) -> Expr:
         """A template with the arguments that follow."""
         raise NotImplementedError
 
@@ -150,14 +156,14 @@ class LarkBodies:
             return self._negated(token)
         return self.tokens.unexpected("a name, a string, a regex or a group")
 
-    def _negated(self, sign: Token) -> Expr:
+    def _negated(self, sign: GrammarToken) -> Expr:
         if self._in_rule:
             self.source.unsupported("operator ~ outside of a terminal", sign.at)
         found = self._atom() or self.tokens.unexpected("what is not to come")
         terminals = self.table.terminals
         return terminals.later(self.source, sign.at, lambda: other_than(terminals.whole(found)))
 
-    def _regex(self, token: Token) -> Expr:
+    def _regex(self, token: GrammarToken) -> Expr:
         pattern, _, flags = token.text[1:].rpartition("/")
         return self._terminal(self._pattern(pattern.replace("\\/", "/"), flags, token.at))
 
@@ -167,7 +173,7 @@ class LarkBodies:
     def _terminal(self, expr: Expr) -> Expr:
         return seq(expr, self._gap) if self._in_rule and self._gap is not EMPTY else expr
 
-    def _named(self, name: Token) -> Expr:
+    def _named(self, name: GrammarToken) -> Expr:
         if name.text in self._bound:
             return self._bound[name.text]
         if self.tokens.next.text == "{" and self.tokens.follows("{", "name", "string", "regex"):
@@ -175,35 +181,35 @@ class LarkBodies:
             return self._use(name)
         return self._called(name)
 
-    def _called(self, name: Token) -> Expr:
+    def _called(self, name: GrammarToken) -> Expr:
         if is_rule(name.text):
             if not self._in_rule:
                 self.source.invalid(f"the rule {name.text!r} is called inside a terminal", name.at)
             return self.table.call(name.text, name.at)
         return self._terminal(self.table.call(name.text, name.at))
 
-    def _special(self, token: Token) -> Expr:
+    def _special(self, token: GrammarToken) -> Expr:
         return self._terminal(self._tokens.expr(self.source, token.text, token.at))
 
-    def _string(self, token: Token) -> Expr:
+    def _string(self, token: GrammarToken) -> Expr:
         text = self._unescaped(token)
         return self._range(text, token) if self.tokens.sign("..") else self._text(token, text)
 
-    def _unescaped(self, token: Token) -> str:
+    def _unescaped(self, token: GrammarToken) -> str:
         return string_text(self.source, token.at + 1, token.at + token.text.rindex('"'), lark_escape)
 
-    def _text(self, token: Token, text: str) -> Expr:
+    def _text(self, token: GrammarToken, text: str) -> Expr:
         found = string_expr(text, token.text.endswith("i"))
         return self._terminal(found if token.text.endswith('"') else self.table.leaf(found))
 
-    def _range(self, low: str, start: Token) -> Expr:
+    def _range(self, low: str, start: GrammarToken) -> Expr:
         last = self.tokens.expect("string", what="the end of the range")
         high = "".join(c for c, _ in characters(self.source, last.at + 1, last.at + len(last.text) - 1, lark_escape))
         if len(low) != 1 or len(high) != 1 or low > high:
             self.source.invalid(f"bad character range {start.text}..{last.text}", start.at)
         return self._terminal(self.table.leaf(Chars(charset.normalise([(ord(low), ord(high))]))))
 
-    def _embedded(self, directive: Token) -> Expr:
+    def _embedded(self, directive: GrammarToken) -> Expr:
         """An embedded JSON Schema, whose rules are its own and no part of the table, or a run of a text's pieces."""
         value, end = read_json(self.source, directive.text, directive.at, self.tokens.next.at)
         self.tokens.jump(end)

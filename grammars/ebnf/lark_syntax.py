@@ -11,15 +11,15 @@ from functools import partial
 from typing import NamedTuple
 
 from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Literal, Rule, alt, repeat, seq
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.ebnf.attributes import Attributes, read_attributes
-from sgl.grammars.ebnf.common import COMMON
-from sgl.grammars.ebnf.imports import Imports
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
+from sgl.grammars.ebnf.lark_common_terminals import COMMON
+from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.lark_bodies import LarkBodies, is_rule
-from sgl.grammars.ebnf.rules import RuleTable, any_of
-from sgl.grammars.ebnf.source import END, Source, Token, nearest
-from sgl.grammars.ebnf.substrings import read_json
-from sgl.grammars.ebnf.terminals import shortest
+from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, nearest
+from sgl.grammars.ebnf.substring_grammar import read_json
+from sgl.grammars.ebnf.lexer_terminals import shortest
 from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.errors import GrammarLimitError
 
@@ -30,7 +30,7 @@ _GAP = "what %ignore names"
 class _Template(NamedTuple):
     """Its body is read anew by its reader for every use."""
 
-    reader: _Reader
+    reader: _LarkReader
     parameters: list[str]
     body: int
     rule_like: bool
@@ -41,23 +41,23 @@ class _Instance(NamedTuple):
     arguments: tuple[Expr, ...]
 
 
-def read_lark(source: Source, imports: Imports | None = None, named: TokenTerminals | None = None, compiled: bool = True) -> RuleTable:
+def read_lark(source: GrammarText, imports: GrammarImports | None = None, named: TokenTerminals | None = None, compiled: bool = True) -> RuleTable:
     """All rules of a grammar text; calls are not resolved yet. `imports` has what it may import, `named` its tokens.
 
     Unless it is `compiled`, Python alone reads it, by which the reading in C is tested.
     """
-    return _Reader(source, imports or Imports(None), named or TokenTerminals(None), compiled=compiled).read()
+    return _LarkReader(source, imports or GrammarImports(None), named or TokenTerminals(None), compiled=compiled).read()
 
 
-class _Reader(LarkBodies):
+class _LarkReader(LarkBodies):
     """`importer` is the reader of the grammar that imports this one, `module` this one's name there."""
 
     def __init__(
         self,
-        source: Source,
-        imports: Imports,
+        source: GrammarText,
+        imports: GrammarImports,
         named: TokenTerminals,
-        importer: _Reader | None = None,
+        importer: _LarkReader | None = None,
         module: str = "",
         compiled: bool = True,
     ) -> None:
@@ -69,7 +69,7 @@ class _Reader(LarkBodies):
         self.templates: dict[str, _Template] = {}
         self._imports = imports
         self._module = module
-        self._readers: dict[str, _Reader] = importer._readers if importer else {}
+        self._readers: dict[str, _LarkReader] = importer._readers if importer else {}
         self._ignored: list[Expr] = []
         self._instances: dict[_Instance, tuple[Rule, int]] = {}
         self._compiled = compiled
@@ -96,7 +96,7 @@ class _Reader(LarkBodies):
     def _atom_of(self, in_rule: bool, spelled: str, at: int) -> Expr:
         """A name, a string or a regex by itself."""
         self._in_rule = in_rule
-        token = Token("", spelled, at, False)
+        token = GrammarToken("", spelled, at, False)
         if spelled[0] == '"':
             return self._text(token, self._unescaped(token))
         return self._regex(token) if spelled[0] == "/" else self._called(token)
@@ -119,15 +119,15 @@ class _Reader(LarkBodies):
         else:
             self._define(name, self._attributed(name, attributes))
 
-    def _define(self, name: Token, body: Expr) -> None:
+    def _define(self, name: GrammarToken, body: Expr) -> None:
         self.table.define(name.text, name.at, body)
         if not is_rule(name.text):
             self.table.terminals.name(self.table.rule(name.text))
 
     def _define_plainly(self, name: str, at: int, body: Expr) -> None:
-        self._define(self._checked(Token("name", name, at, False)), body)
+        self._define(self._checked(GrammarToken("name", name, at, False)), body)
 
-    def _checked(self, name: Token) -> Token:
+    def _checked(self, name: GrammarToken) -> GrammarToken:
         """A name that is to be defined."""
         if not is_rule(name.text) and name.text != name.text.upper():
             self.source.invalid(f"{name.text!r} mixes cases: rules are lower case, terminals upper case", name.at)
@@ -135,7 +135,7 @@ class _Reader(LarkBodies):
             self.source.invalid(f"the rule {name.text!r} is defined twice", name.at)
         return name
 
-    def _attributed(self, name: Token, attributes: Attributes) -> Expr:
+    def _attributed(self, name: GrammarToken, attributes: RuleAttributes) -> Expr:
         """A rule's body; one that is lazy is a terminal that is read as a whole and stops as soon as it may."""
         rule = is_rule(name.text)
         if not attributes.lazy:
@@ -152,16 +152,16 @@ class _Reader(LarkBodies):
 
     # statements that begin with %
 
-    def _directive(self, directive: Token) -> None:
+    def _directive(self, directive: GrammarToken) -> None:
         reader = _DIRECTIVES.get(directive.text)
         if reader is None:
             self.source.unsupported(directive.text, directive.at)
         reader(self, directive)
 
-    def _ignore(self, directive: Token) -> None:
+    def _ignore(self, directive: GrammarToken) -> None:
         self._ignored.append(self._body(in_rule=False))
 
-    def _redefine(self, directive: Token) -> None:
+    def _redefine(self, directive: GrammarToken) -> None:
         while self.tokens.sign("?") or self.tokens.sign("!"):
             pass
         name = self._checked(self.tokens.expect("name", what="a rule"))
@@ -171,7 +171,7 @@ class _Reader(LarkBodies):
         body = self._body(is_rule(name.text))
         self.table.redefine(name.text, name.at, body, directive.text == "%extend")
 
-    def _options(self, directive: Token) -> None:
+    def _options(self, directive: GrammarToken) -> None:
         """What does not change the language is read over."""
         options, end = read_json(self.source, directive.text, directive.at, self.tokens.next.at)
         for name in options if isinstance(options, dict) else ():
@@ -179,7 +179,7 @@ class _Reader(LarkBodies):
                 self.source.unsupported(f"%llguidance option {name!r}", directive.at)
         self.tokens.jump(end)
 
-    def _declare(self, directive: Token) -> None:
+    def _declare(self, directive: GrammarToken) -> None:
         """Terminals that Lark's user makes by other means: the texts or tokens that the caller gives for them, or tokens."""
         while True:
             if special := self.tokens.take("special"):
@@ -189,7 +189,7 @@ class _Reader(LarkBodies):
             if self.tokens.next.kind not in ("name", "special") or self.tokens.next.fresh:
                 break
 
-    def _declare_name(self, name: Token) -> None:
+    def _declare_name(self, name: GrammarToken) -> None:
         self.table.declared.add(name.text)
         given = self._imports.declared.get(name.text)
         if isinstance(given, int):
@@ -197,7 +197,7 @@ class _Reader(LarkBodies):
         elif given is not None:
             self._define(name, Literal(given.encode()))
 
-    def _import(self, directive: Token) -> None:
+    def _import(self, directive: GrammarToken) -> None:
         first = self.tokens.next
         relative = self.tokens.sign(".")
         path = [self.tokens.expect("name", what="a grammar's name").text]
@@ -212,13 +212,13 @@ class _Reader(LarkBodies):
         for name, renamed in names:
             self._import_one(path, relative, first, name, renamed)
 
-    def _last_name(self, path: list[str]) -> Token:
+    def _last_name(self, path: list[str]) -> GrammarToken:
         if len(path) < 2:
             self.tokens.unexpected("'.' and a name")
         name = path.pop()
-        return Token("name", name, self.source.text.rindex(name, 0, self.tokens.next.at), False)
+        return GrammarToken("name", name, self.source.text.rindex(name, 0, self.tokens.next.at), False)
 
-    def _import_one(self, path: list[str], relative: bool, first: Token, name: Token, renamed: Token) -> None:
+    def _import_one(self, path: list[str], relative: bool, first: GrammarToken, name: GrammarToken, renamed: GrammarToken) -> None:
         module = ".".join(path)
         if is_rule(name.text) != is_rule(renamed.text):
             self.source.invalid(f"{name.text!r} cannot be renamed to {renamed.text!r}: one is a terminal", renamed.at)
@@ -232,7 +232,7 @@ class _Reader(LarkBodies):
             self.source.unsupported(f"%import from {shown!r}", first.at, hint)
         self._adopt(self._reader_of(full), name, renamed)
 
-    def _adopt(self, reader: _Reader, name: Token, renamed: Token) -> None:
+    def _adopt(self, reader: _LarkReader, name: GrammarToken, renamed: GrammarToken) -> None:
         if name.text in reader.templates:
             self.templates[renamed.text] = reader.templates[name.text]
         elif reader.table.knows(name.text):
@@ -242,21 +242,21 @@ class _Reader(LarkBodies):
         else:
             self.source.invalid(f"{reader._module!r} has no rule {name.text!r}", name.at)
 
-    def _reader_of(self, module: str) -> _Reader:
+    def _reader_of(self, module: str) -> _LarkReader:
         if module not in self._readers:
-            source = Source(self._imports.texts[module], f"{module}.lark")
-            reader = _Reader(source, self._imports, self._tokens, self, module, self._compiled)
+            source = GrammarText(self._imports.texts[module], f"{module}.lark")
+            reader = _LarkReader(source, self._imports, self._tokens, self, module, self._compiled)
             self._readers[module] = reader
             reader.read()
             reader.table.check()
         return self._readers[module]
 
-    def _common(self, name: Token, renamed: Token) -> None:
+    def _common(self, name: GrammarToken, renamed: GrammarToken) -> None:
         if name.text not in COMMON:
             self.source.invalid(f"'common' has no terminal {name.text!r}{nearest(name.text, COMMON)}", name.at)
         self._define(renamed, self._pattern(COMMON[name.text], "", name.at))
 
-    def _names(self, closing: str) -> list[Token]:
+    def _names(self, closing: str) -> list[GrammarToken]:
         found = [self.tokens.expect("name", what="a name")]
         while self.tokens.sign(","):
             found.append(self.tokens.expect("name", what="a name"))
@@ -278,7 +278,7 @@ class _Reader(LarkBodies):
             depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
             self.tokens.take(token.kind)
 
-    def _use(self, name: Token) -> Expr:
+    def _use(self, name: GrammarToken) -> Expr:
         arguments = [self._value()]
         while self.tokens.sign(","):
             arguments.append(self._value())
@@ -316,10 +316,10 @@ class _Reader(LarkBodies):
 
 
 _DIRECTIVES = {
-    "%ignore": _Reader._ignore,
-    "%import": _Reader._import,
-    "%declare": _Reader._declare,
-    "%override": _Reader._redefine,
-    "%extend": _Reader._redefine,
-    "%llguidance": _Reader._options,
+    "%ignore": _LarkReader._ignore,
+    "%import": _LarkReader._import,
+    "%declare": _LarkReader._declare,
+    "%override": _LarkReader._redefine,
+    "%extend": _LarkReader._redefine,
+    "%llguidance": _LarkReader._options,
 }

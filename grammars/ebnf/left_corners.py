@@ -22,7 +22,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.extension import compiled
+from sgl.grammars.algebra.core_extension import compiled
 
 Heads = dict[Rule, Expr]
 
@@ -67,7 +67,7 @@ def _last(expr: Expr) -> Expr:
     return expr.items[-1] if isinstance(expr, Seq) else expr
 
 
-def peel(expr: Expr, rules: set[Rule]) -> tuple[Heads, Expr]:
+def split_by_left_calls(expr: Expr, rules: set[Rule]) -> tuple[Heads, Expr]:
     """(R, base) such that the non-empty texts of `expr` are those of the sum of Call(r) R[r] and of base.
 
     No alternative of base begins with a call of one of the rules; base is never empty.
@@ -78,18 +78,18 @@ def peel(expr: Expr, rules: set[Rule]) -> tuple[Heads, Expr]:
         case Call(rule):
             return {rule: EMPTY}, NEVER
         case Alt(items):
-            return _union(peel(item, rules) for item in items)
+            return _union(split_by_left_calls(item, rules) for item in items)
         case Seq(items):
             return _union(_peel_sequence(items, rules))
         case Repeat(item, minimum, maximum):
             again = repeat(item, max(minimum - 1, 0), None if maximum is None else maximum - 1)
-            return _followed(peel(item, rules), again)
+            return _followed(split_by_left_calls(item, rules), again)
     raise AssertionError(f"{expr!r} begins with a call")
 
 
 def _peel_sequence(items: tuple[Expr, ...], rules: set[Rule]) -> Iterable[tuple[Heads, Expr]]:
     for i, item in enumerate(items):
-        yield _followed(peel(item, rules), seq(*items[i + 1 :]))
+        yield _followed(split_by_left_calls(item, rules), seq(*items[i + 1 :]))
         if not nullable(item):
             return
 

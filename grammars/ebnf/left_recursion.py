@@ -14,14 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
-from sgl.grammars.ebnf.components import components, recursive
-from sgl.grammars.ebnf.corners import Heads, alternatives, left_calls, peel, sequence, tail_calls
-from sgl.grammars.ebnf.epsilon import Bodies, calls
+from sgl.grammars.ebnf.strongly_connected import components, recursive
+from sgl.grammars.ebnf.left_corners import (
+    Heads,
+    alternatives,
+    left_calls,
+    split_by_left_calls,
+    sequence,
+    tail_calls,
+)
+from sgl.grammars.ebnf.epsilon_removal import Bodies, calls
 
 Edge = tuple[Expr, int]
 
 
-def without_left_recursion(bodies: Bodies, called: Mapping[Rule, set[Rule]]) -> tuple[Bodies, set[Rule]]:
+def remove_left_recursion(bodies: Bodies, called: Mapping[Rule, set[Rule]]) -> tuple[Bodies, set[Rule]]:
     """Equal rules none of which can call itself before a byte is read, and those of them that are recursive.
 
     The bodies must never be empty; `called` are the rules that each may call.
@@ -57,7 +64,7 @@ def _merged(bodies: Bodies, group: set[Rule]) -> list[Rule]:
         rule = passing[-1]
         left.remove(rule)
         for other in left:
-            heads, base = peel(bodies[other], {rule})
+            heads, base = split_by_left_calls(bodies[other], {rule})
             if heads:
                 bodies[other] = alt(_spread(bodies[rule], heads[rule]), base)
 
@@ -84,7 +91,7 @@ def _ended(item: Expr, rule: Rule, body: Expr) -> Expr:
 
 
 def _alone(rule: Rule, body: Expr) -> Expr:
-    heads, base = peel(body, {rule})
+    heads, base = split_by_left_calls(body, {rule})
     unary, atoms = _split_tails(base, rule)
     binary, postfix = _split_tails(nonempty(heads[rule]), rule)
     operand = [*((u, 0) for u in unary), *((a, 1) for a in atoms)]
@@ -108,7 +115,7 @@ def _split_tails(expr: Expr, rule: Rule) -> tuple[list[Expr], list[Expr]]:
 def _together(bodies: Bodies, group: list[Rule]) -> None:
     """The matrix star as one graph a rule: a state for every member that may have been read so far."""
     members = set(group)
-    peeled = [peel(bodies[rule], members) for rule in group]
+    peeled = [split_by_left_calls(bodies[rule], members) for rule in group]
     same = _units(group, [heads for heads, _ in peeled])
     steps: list[list[Edge]] = [[] for _ in group]
     for state in range(len(group)):

@@ -31,22 +31,22 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.language import combine
-from sgl.grammars.ebnf.epsilon import Bodies, calls
-from sgl.grammars.ebnf.source import Source
+from sgl.grammars.algebra.language_operations import combine
+from sgl.grammars.ebnf.epsilon_removal import Bodies, calls
+from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.regex import parse_ordered, parse_regex
-from sgl.grammars.regex.ordered import matched_texts
+from sgl.grammars.regex.ordered_matching import matched_texts
 
 ANYTHING = Repeat(Chars(charset.ANY), 0, None)
 _SOMETHING = Repeat(Chars(charset.ANY), 1, None)
 _MAYBE_ORDERED = re.compile(r"\(\?<?[=!]|[*+?}]\?")
 
 
-class Pattern(NamedTuple):
+class TerminalPattern(NamedTuple):
     """A regex in a grammar and where it stands; `ordered` is what it is where its order tells, else None."""
 
-    source: Source
+    source: GrammarText
     at: int
     text: str
     flags: str
@@ -81,14 +81,14 @@ def other_than(expr: Expr) -> Expr:
     return combine([ANYTHING], [expr])
 
 
-class Terminals:
+class TerminalTable:
     """Of a grammar and those that it imports; `bodies` are those of all rules."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._written: Bodies = {}
-        self._patterns: dict[Rule, Pattern] = {}
-        self._made: dict[Rule, tuple[Source, int, Callable[[], Expr]]] = {}
+        self._patterns: dict[Rule, TerminalPattern] = {}
+        self._made: dict[Rule, tuple[GrammarText, int, Callable[[], Expr]]] = {}
         self._names: set[Rule] = set()
         self._ordered: dict[Rule, bool] = {}
         self._open: list[Rule] = []
@@ -96,10 +96,10 @@ class Terminals:
     def name(self, rule: Rule) -> None:
         self._names.add(rule)
 
-    def pattern(self, rule: Rule, pattern: Pattern) -> None:
+    def pattern(self, rule: Rule, pattern: TerminalPattern) -> None:
         self._patterns[rule] = pattern
 
-    def later(self, source: Source, at: int, make: Callable[[], Expr]) -> Expr:
+    def later(self, source: GrammarText, at: int, make: Callable[[], Expr]) -> Expr:
         """A terminal that is made once all rules are read."""
         rule = Rule("a terminal", lambda: NEVER)
         self._bodies[rule] = EMPTY
@@ -144,7 +144,7 @@ class Terminals:
             pattern.source.invalid(f"the regex /{pattern.text}/ of a terminal matches {what}", pattern.at)
         return found
 
-    def _first_ordered(self, rule: Rule) -> Pattern:
+    def _first_ordered(self, rule: Rule) -> TerminalPattern:
         work = [rule]
         while True:
             found = work.pop()

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sgl.grammars.algebra.expr import EMPTY, Expr
-from sgl.grammars.ebnf.source import Source, Token, Tokens
+from sgl.grammars.ebnf.grammar_source import GrammarText, GrammarToken, GrammarTokenStream
 
 _CAPTURES = ("capture", "stop_capture")
 _HINTS = {"stop": "`suffix` ends a terminal with a text that stays", "max_tokens": "bound the characters with {m,n}"}
 
 
-class Attributes(NamedTuple):
+class RuleAttributes(NamedTuple):
     """A lazy rule stops as soon as it may; one with a suffix does so behind that."""
 
     lazy: bool = False
     suffix: Expr = EMPTY
 
 
-def read_attributes(source: Source, tokens: Tokens, value: Callable[[], Expr]) -> Attributes:
+def read_attributes(source: GrammarText, tokens: GrammarTokenStream, value: Callable[[], Expr]) -> RuleAttributes:
     """The attributes before a rule's colon, if there are any. Captures mean nothing here and are read over.
 
     Args:
@@ -30,7 +30,7 @@ def read_attributes(source: Source, tokens: Tokens, value: Callable[[], Expr]) -
     Raises:
         UnsupportedGrammarError: an attribute is not enforced; names it.
     """
-    found = Attributes()
+    found = RuleAttributes()
     if not tokens.sign("["):
         return found
     while True:
@@ -42,12 +42,12 @@ def read_attributes(source: Source, tokens: Tokens, value: Callable[[], Expr]) -
     return found
 
 
-def _attribute(source: Source, tokens: Tokens, name: Token, value: Callable[[], Expr], found: Attributes) -> Attributes:
+def _attribute(source: GrammarText, tokens: GrammarTokenStream, name: GrammarToken, value: Callable[[], Expr], found: RuleAttributes) -> RuleAttributes:
     if name.text == "lazy":
         return found._replace(lazy=True)
     if name.text == "suffix":
         tokens.expect("sign", "=")
-        return Attributes(True, value())
+        return RuleAttributes(True, value())
     if name.text not in _CAPTURES:
         source.unsupported(f"rule attribute {name.text}", name.at, _HINTS.get(name.text, ""))
     if tokens.sign("="):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Chars, Expr, Literal, Rule, Seq, alt, seq, words
-from sgl.grammars.ebnf.source import Source, nearest
-from sgl.grammars.ebnf.terminals import Pattern, Terminals
+from sgl.grammars.ebnf.grammar_source import GrammarText, nearest
+from sgl.grammars.ebnf.lexer_terminals import TerminalPattern, TerminalTable
 
 _TRIE_FROM = 8
 
@@ -29,10 +29,10 @@ class RuleTable:
     The table of an imported grammar has names of its own and shares the rest with that of its `importer`.
     """
 
-    def __init__(self, source: Source, importer: RuleTable | None = None) -> None:
+    def __init__(self, source: GrammarText, importer: RuleTable | None = None) -> None:
         self.source = source
         self.bodies: dict[Rule, Expr] = {} if importer is None else importer.bodies
-        self.terminals: Terminals = Terminals(self.bodies) if importer is None else importer.terminals
+        self.terminals: TerminalTable = TerminalTable(self.bodies) if importer is None else importer.terminals
         self.before: Expr = EMPTY
         self.declared: set[str] = set()
         self._rules: dict[str, Rule] = {}
@@ -99,7 +99,7 @@ class RuleTable:
         if found is None:
             rule = Rule(f"/{text}/", lambda: NEVER)
             self.bodies[rule] = expr
-            self.terminals.pattern(rule, Pattern(self.source, at, text, flags, ordered))
+            self.terminals.pattern(rule, TerminalPattern(self.source, at, text, flags, ordered))
             found = self._regexes[text, flags] = Call(rule)
         return found
 

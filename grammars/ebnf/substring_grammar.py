@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Literal, Rule, nonempty, optional
-from sgl.grammars.ebnf.source import Source
+from sgl.grammars.ebnf.grammar_source import GrammarText
 
 _WORDS = re.compile(r"\s+|\w+|[^\s\w]+")
 MOST_PIECES = 20_000
 
 
-def read_json(source: Source, directive: str, at: int, start: int) -> tuple[Any, int]:
+def read_json(source: GrammarText, directive: str, at: int, start: int) -> tuple[Any, int]:
     """The JSON value that follows a directive, and where it ends."""
     try:
         return json.JSONDecoder().raw_decode(source.text, start)
@@ -21,7 +21,7 @@ def read_json(source: Source, directive: str, at: int, start: int) -> tuple[Any,
         source.invalid(f"{directive} is not followed by a JSON value: {error}", at)
 
 
-def substring_expr(source: Source, value: Any, at: int) -> Expr:
+def substring_expr(source: GrammarText, value: Any, at: int) -> Expr:
     pieces = _pieces(source, value, at)
     if len(pieces) > MOST_PIECES:
         source.unsupported(f"%regex of more than {MOST_PIECES} pieces", at)
@@ -67,7 +67,7 @@ def _linked(ways: list[dict[str, int]], links: list[int], lengths: list[int], at
     return copy
 
 
-def _pieces(source: Source, value: Any, at: int) -> list[str]:
+def _pieces(source: GrammarText, value: Any, at: int) -> list[str]:
     if not isinstance(value, dict) or len(value) != 1:
         source.invalid("%regex takes an object with one member", at)
     [(kind, given)] = value.items()

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 
 from sgl.grammars.algebra.expr import Call, Expr, Rule
-from sgl.grammars.algebra.marks import naming, token_among
-from sgl.grammars.ebnf.source import Source
+from sgl.grammars.algebra.byte_marks import naming, token_among
+from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -33,7 +33,7 @@ class TokenTerminals:
         self._vocabulary = vocabulary
         self.used: set[int] = set()
 
-    def expr(self, source: Source, text: str, at: int, negated: bool = False) -> Expr:
+    def expr(self, source: GrammarText, text: str, at: int, negated: bool = False) -> Expr:
         """The terminal that is written as `text`.
 
         Raises:
@@ -47,11 +47,11 @@ class TokenTerminals:
             source.invalid(f"{'!' * negated}{text} is no token of the vocabulary", at)
         return self._terminal(ids, text)
 
-    def ids(self, source: Source, text: str, at: int) -> frozenset[int]:
+    def ids(self, source: GrammarText, text: str, at: int) -> frozenset[int]:
         """The numbers of the tokens that are written as `text`."""
         return frozenset(self._meant(self._known(source, text, at), source, text, at))
 
-    def any_but(self, source: Source, texts: Iterable[str], at: int) -> Expr:
+    def any_token_except(self, source: GrammarText, texts: Iterable[str], at: int) -> Expr:
         """Any token but some, and but those that end a text."""
         vocabulary = self._known(source, "in general", at)
         ids = self._others(vocabulary, {token for text in texts for token in self._meant(vocabulary, source, text, at)})
@@ -59,7 +59,7 @@ class TokenTerminals:
             source.invalid("no token of the vocabulary is left", at)
         return self._terminal(ids, "but some")
 
-    def _known(self, source: Source, text: str, at: int) -> Vocabulary:
+    def _known(self, source: GrammarText, text: str, at: int) -> Vocabulary:
         if self._vocabulary is None:
             hint = "its tokens are those of a vocabulary: compile the grammar with one, by compile_ebnf or compile_structural"
             raise NoVocabularyError(f"token {text} in a grammar that is read without a vocabulary", source.place(at), hint)
@@ -70,7 +70,7 @@ class TokenTerminals:
         language = token_among(ids)
         return Call(Rule(f"token {text}", lambda: language))
 
-    def number(self, source: Source, token: int, at: int) -> Expr:
+    def number(self, source: GrammarText, token: int, at: int) -> Expr:
         return self.expr(source, f"<[{token}]>", at)
 
     def around(self, expr: Expr) -> Expr:
@@ -79,7 +79,7 @@ class TokenTerminals:
             return expr
         return naming(expr, [token for token in self._vocabulary.eos_ids if token in self.used])
 
-    def _meant(self, vocabulary: Vocabulary, source: Source, text: str, at: int) -> set[int]:
+    def _meant(self, vocabulary: Vocabulary, source: GrammarText, text: str, at: int) -> set[int]:
         numbers = _NUMBERS.fullmatch(text)
         if numbers is None:
             return {_of_name(vocabulary, source, text, at)}
@@ -94,7 +94,7 @@ class TokenTerminals:
         return {i for i, data in enumerate(vocabulary.tokens) if data} - set(ids) - set(vocabulary.eos_ids)
 
 
-def _of_name(vocabulary: Vocabulary, source: Source, text: str, at: int) -> int:
+def _of_name(vocabulary: Vocabulary, source: GrammarText, text: str, at: int) -> int:
     found = vocabulary.by_bytes.get(text.encode("utf-8", "surrogatepass"))
     if found is None:
         source.invalid(f"the vocabulary has no token {text!r}; {_near(vocabulary, text)}", at)
@@ -111,7 +111,7 @@ def _near(vocabulary: Vocabulary, text: str) -> str:
     return f"its special tokens are {shown}" if names else "it has no special tokens"
 
 
-def _of_run(vocabulary: Vocabulary, source: Source, text: str, run: str, at: int) -> range:
+def _of_run(vocabulary: Vocabulary, source: GrammarText, text: str, run: str, at: int) -> range:
     found = _RUN.fullmatch(run)
     if found is None:
         source.invalid(f"bad token numbers {text!r}, expected such as <[7]>, <[10-20,7]>, <[^7]> or <[*]>", at)

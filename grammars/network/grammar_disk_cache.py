@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.network.network_file import pack, unpack
 
 FORMAT = 1
@@ -30,14 +30,14 @@ _SUFFIX = ".network"
 _log = logging.getLogger("sgl.grammars")
 
 
-class DiskCache:
+class GrammarDiskCache:
     """A folder of networks, the least recently used of which are removed beyond `most_bytes`."""
 
     def __init__(self, folder: str | Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = Path(folder)
         self._most_bytes = most_bytes
 
-    def load(self, kind: str, source: str) -> Network | None:
+    def load(self, kind: str, source: str) -> TransitionNetwork | None:
         """The stored network of a grammar; None where there is none that can be trusted."""
         key = key_of(kind, source)
         file = self._file(key)
@@ -52,7 +52,7 @@ class DiskCache:
             _log.warning("the cached grammar %s is damaged: it is compiled anew", file)
         return network
 
-    def store(self, kind: str, source: str, network: Network) -> bool:
+    def store(self, kind: str, source: str, network: TransitionNetwork) -> bool:
         """Build all rules of a network and write it; False, with a warning, where that cannot be done."""
         try:
             if not _finished(network):
@@ -104,7 +104,7 @@ def _ours(file: Path) -> bool:
     return all(stat.st_uid == os.getuid() and not stat.st_mode & 0o022 for stat in stats)
 
 
-def _finished(network: Network) -> bool:
+def _finished(network: TransitionNetwork) -> bool:
     """Build every rule, for a bounded time; whether that succeeded."""
     deadline = time.perf_counter() + MOST_SECONDS
     rule = 0
@@ -137,9 +137,9 @@ class _Choice:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked = False
-        self._cache: DiskCache | None = None
+        self._cache: GrammarDiskCache | None = None
 
-    def get(self) -> DiskCache | None:
+    def get(self) -> GrammarDiskCache | None:
         with self._lock:
             if not self._asked:
                 self._set(os.environ.get("SGL_GRAMMAR_CACHE"))
@@ -151,7 +151,7 @@ class _Choice:
 
     def _set(self, folder: str | Path | None) -> None:
         self._asked = True
-        self._cache = DiskCache(Path(folder).expanduser()) if folder else None
+        self._cache = GrammarDiskCache(Path(folder).expanduser()) if folder else None
 
 
 _CHOICE = _Choice()
@@ -162,6 +162,6 @@ def set_cache_dir(folder: str | Path | None) -> None:
     _CHOICE.set(folder)
 
 
-def disk_cache() -> DiskCache | None:
+def disk_cache() -> GrammarDiskCache | None:
     """The cache in use, if any."""
     return _CHOICE.get()

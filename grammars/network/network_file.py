@@ -8,12 +8,12 @@ from array import array
 from itertools import accumulate
 
 from sgl.grammars.algebra.expr import NEVER, Rule
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 
 _DIGEST = 32
 
 
-class StoredNetwork(Network):
+class StoredNetwork(TransitionNetwork):
     """Tables that were lowered before (nodes, edges, entries, classes); every rule is built."""
 
     def __init__(self, tables: list[bytes], names: list[str]) -> None:
@@ -23,7 +23,7 @@ class StoredNetwork(Network):
         self.rules = [Rule(name, lambda: NEVER) for name in names]
 
 
-def pack(network: Network, key: str) -> bytes:
+def pack(network: TransitionNetwork, key: str) -> bytes:
     """The bytes of a network whose rules are all built."""
     tables = [network.nodes.tobytes(), network.edges.tobytes(), network.entries.tobytes(), bytes(network.classes)]
     header = {"key": key, "sizes": [len(table) for table in tables], "rules": [rule.name for rule in network.rules]}
@@ -31,7 +31,7 @@ def pack(network: Network, key: str) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-def unpack(data: bytes, key: str) -> Network | None:
+def unpack(data: bytes, key: str) -> TransitionNetwork | None:
     """The network of a file; None where the file is damaged or another grammar's."""
     body = data[_DIGEST:]
     if hashlib.sha256(body).digest() != data[:_DIGEST]:

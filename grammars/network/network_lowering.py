@@ -25,25 +25,37 @@ from sgl.grammars.algebra.expr import (
     Seq,
     Words,
 )
-from sgl.grammars.network.nodes import BYTE, CALL, ENTER, FIELDS, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, TABLE
+from sgl.grammars.network.network_nodes import (
+    BYTE,
+    CALL,
+    ENTER,
+    FIELDS,
+    LOOP,
+    NEXT,
+    PICK,
+    RETURN,
+    SEEN,
+    SPLIT,
+    TABLE,
+)
 
 _UNROLLED = 3
 _MOST_COPIES = 27  # of an item in repeats of repeats; beyond that they are counted
 
 
-class Scope(NamedTuple):
+class LoopScope(NamedTuple):
     """The loop that counts here, and what repeats the item lowered right now: 0 nothing, 1 a star, 2 the loop."""
 
     loop: int = -1
     repeated: int = 0
 
 
-_TOP = Scope()
+_TOP = LoopScope()
 Items = tuple[Expr, ...]
 Word = TypeVar("Word", bytes, str)
 
 
-class Tables(Protocol):
+class NetworkTables(Protocol):
     """What a network keeps, as far as a rule is written into it."""
 
     @property
@@ -55,12 +67,12 @@ class Tables(Protocol):
     def rule_id(self, rule: Rule) -> int: ...
 
 
-class Lowering:
+class RuleLowering:
     """Lowers one rule from its end to its start; equal tails are shared. `core/lower.h` is the same in C."""
 
-    def __init__(self, network: Tables) -> None:
+    def __init__(self, network: NetworkTables) -> None:
         self.network = network
-        self.done: dict[tuple[int, int, Scope], int] = {}
+        self.done: dict[tuple[int, int, LoopScope], int] = {}
         self.shared: dict[tuple[int, ...], int] = {}
         self.literals: dict[tuple[bytes, int, int], int] = {}
         self.alive: list[Expr] = []
@@ -83,7 +95,7 @@ class Lowering:
         """The first node of a rule."""
         return self.lower(body, self.node(RETURN), _TOP)
 
-    def lower(self, expr: Expr, after: int, scope: Scope) -> int:
+    def lower(self, expr: Expr, after: int, scope: LoopScope) -> int:
         """The node from which `expr` and then `after` are matched."""
         key = (id(expr), after, scope)
         found = self.done.get(key)
@@ -92,22 +104,22 @@ class Lowering:
             found = self.done[key] = self.lowerers[type(expr)](expr, after, scope)
         return found
 
-    def node(self, kind: int, a: int = 0, b: int = 0, c: int = 0, scope: Scope = _TOP) -> int:
+    def node(self, kind: int, a: int = 0, b: int = 0, c: int = 0, scope: LoopScope = _TOP) -> int:
         nodes = self.network.nodes
         nodes.extend((kind, a, b, c, scope.loop))
         return len(nodes) // FIELDS - 1
 
-    def _shared(self, kind: int, a: int, b: int, c: int, scope: Scope) -> int:
+    def _shared(self, kind: int, a: int, b: int, c: int, scope: LoopScope) -> int:
         key = (kind, a, b, c, scope.loop)
         found = self.shared.get(key)
         if found is None:
             found = self.shared[key] = self.node(kind, a, b, c, scope)
         return found
 
-    def _byte(self, mask: int, after: int, scope: Scope, plain: int = 0) -> int:
+    def _byte(self, mask: int, after: int, scope: LoopScope, plain: int = 0) -> int:
         return self._shared(BYTE, self.network.class_id(mask), after, plain, scope)
 
-    def split(self, targets: list[int], scope: Scope) -> int:
+    def split(self, targets: list[int], scope: LoopScope) -> int:
         unique = list(dict.fromkeys(targets))
         if len(unique) == 1:
             return unique[0]
@@ -115,7 +127,7 @@ class Lowering:
         self.network.edges.extend(unique)
         return self.node(SPLIT, offset, len(unique), scope=scope)
 
-    def _literal(self, expr: Literal, after: int, scope: Scope) -> int:
+    def _literal(self, expr: Literal, after: int, scope: LoopScope) -> int:
         key = (expr.data, after, scope.loop)
         found = self.literals.get(key)
         if found is None:
@@ -128,14 +140,14 @@ class Lowering:
             self.literals[key] = found
         return found
 
-    def _bytes(self, expr: Bytes, after: int, scope: Scope) -> int:
+    def _bytes(self, expr: Bytes, after: int, scope: LoopScope) -> int:
         plain = scope.repeated if expr.plain == PLAIN_REPEATED else expr.plain
         return self._byte(expr.mask, after, scope, plain)
 
-    def _chars(self, expr: Chars, after: int, scope: Scope) -> int:
+    def _chars(self, expr: Chars, after: int, scope: LoopScope) -> int:
         return self._products(utf8_sequences(expr.chars), 0, after, scope)
 
-    def _products(self, products: Sequence[ByteRanges], at: int, after: int, scope: Scope) -> int:
+    def _products(self, products: Sequence[ByteRanges], at: int, after: int, scope: LoopScope) -> int:
         """The node of products of byte ranges that begin alike; those that go on alike become one node."""
         ways: dict[int, int] = {}
         for (low, high), alike in groupby(products, lambda product: product[at]):
@@ -145,43 +157,43 @@ class Lowering:
         starts = [self._byte(mask, target, scope) for target, mask in ways.items()]
         return self._end_split(starts, False, after, scope)
 
-    def _seq(self, expr: Seq, after: int, scope: Scope) -> int:
+    def _seq(self, expr: Seq, after: int, scope: LoopScope) -> int:
         return self._row(expr.items, after, scope)
 
-    def _row(self, items: Items, after: int, scope: Scope) -> int:
-        inner = Scope(scope.loop)
+    def _row(self, items: Items, after: int, scope: LoopScope) -> int:
+        inner = LoopScope(scope.loop)
         for item in reversed(items):
             after = self.lower(item, after, inner)
         return after
 
-    def _alt(self, expr: Alt, after: int, scope: Scope) -> int:
+    def _alt(self, expr: Alt, after: int, scope: LoopScope) -> int:
         return self.split([self.lower(item, after, scope) for item in expr.items], scope)
 
-    def _call(self, expr: Call, after: int, scope: Scope) -> int:
+    def _call(self, expr: Call, after: int, scope: LoopScope) -> int:
         return self._shared(CALL, self.network.rule_id(expr.rule), after, 0, scope)
 
-    def _words(self, expr: Words, after: int, scope: Scope) -> int:
+    def _words(self, expr: Words, after: int, scope: LoopScope) -> int:
         def close(children: dict[int, int], final: bool) -> int:
             return self._end_split(self._grouped(children, scope), final, after, scope)
 
         return _trie(expr.words, close)
 
-    def _grouped(self, children: dict[int, int], scope: Scope) -> list[int]:
+    def _grouped(self, children: dict[int, int], scope: LoopScope) -> list[int]:
         """One node for each target of the bytes of a trie's node."""
         grouped: dict[int, int] = {}
         for byte, target in children.items():
             grouped[target] = grouped.get(target, 0) | 1 << byte
         return [self._byte(mask, target, scope) for target, mask in grouped.items()]
 
-    def _end_split(self, starts: list[int], final: bool, after: int, scope: Scope) -> int:
+    def _end_split(self, starts: list[int], final: bool, after: int, scope: LoopScope) -> int:
         """A split over some nodes, and over what comes after where the text may end; shared with its equals."""
         key = (-1, scope.loop, *starts, after if final else -1)
         if key not in self.shared:
             self.shared[key] = self.split(starts + [after] * final, scope)
         return self.shared[key]
 
-    def _other_than(self, expr: OtherThan, after: int, scope: Scope) -> int:
-        inner = Scope(scope.loop)
+    def _other_than(self, expr: OtherThan, after: int, scope: LoopScope) -> int:
+        inner = LoopScope(scope.loop)
         text = self.lower(expr.text, after, inner)
 
         def close(children: dict[str, int], final: bool) -> int:
@@ -196,28 +208,28 @@ class Lowering:
 
         return _trie(expr.names, close)
 
-    def _repeat(self, expr: Repeat, after: int, scope: Scope) -> int:
+    def _repeat(self, expr: Repeat, after: int, scope: LoopScope) -> int:
         return self._times((expr.item,), expr.minimum, expr.maximum, after, scope)
 
-    def _times(self, items: Items, minimum: int, maximum: int | None, after: int, scope: Scope) -> int:
+    def _times(self, items: Items, minimum: int, maximum: int | None, after: int, scope: LoopScope) -> int:
         """Some items in a row, which are never empty together, so many times."""
         if maximum is None and minimum <= 1:
             return self._star(items, minimum, after, scope)
         if maximum is not None and maximum <= _UNROLLED and self.copies * maximum <= _MOST_COPIES:
             return self._unrolled(items, minimum, maximum, after, scope)
         loop = self.node(LOOP, 0, minimum, -1 if maximum is None else maximum)
-        inner = Scope(loop, 2)
+        inner = LoopScope(loop, 2)
         body = self._repeated(items, self.node(NEXT, loop, scope=inner), inner)
         self.network.nodes[loop * FIELDS + 1] = body
         self.network.nodes[loop * FIELDS + 4] = loop
         return self.node(ENTER, loop, after, scope=scope)
 
-    def _repeated(self, items: Items, after: int, scope: Scope) -> int:
+    def _repeated(self, items: Items, after: int, scope: LoopScope) -> int:
         """Only an item that is repeated alone learns by what it is repeated."""
         return self.lower(items[0], after, scope) if len(items) == 1 else self._row(items, after, scope)
 
-    def _star(self, items: Items, minimum: int, after: int, scope: Scope) -> int:
-        inner = Scope(scope.loop, 1)
+    def _star(self, items: Items, minimum: int, after: int, scope: LoopScope) -> int:
+        inner = LoopScope(scope.loop, 1)
         offset = len(self.network.edges)
         self.network.edges.extend((after, after))
         again = self.node(SPLIT, offset, 2, scope=inner)
@@ -225,8 +237,8 @@ class Lowering:
         self.network.edges[offset] = body
         return body if minimum else again
 
-    def _unrolled(self, items: Items, minimum: int, maximum: int, after: int, scope: Scope) -> int:
-        inner, copies = Scope(scope.loop), self.copies
+    def _unrolled(self, items: Items, minimum: int, maximum: int, after: int, scope: LoopScope) -> int:
+        inner, copies = LoopScope(scope.loop), self.copies
         self.copies *= max(maximum, 1)
         start = after
         for left in range(1, maximum + 1):
@@ -235,11 +247,11 @@ class Lowering:
         self.copies = copies
         return start
 
-    def _joined(self, expr: Joined, after: int, scope: Scope) -> int:
+    def _joined(self, expr: Joined, after: int, scope: LoopScope) -> int:
         """Members right to left; one column of nodes for every number of members before, as far as it matters."""
         if not expr.ordered:
             return self._unordered(expr, after, scope)
-        inner = Scope(scope.loop)
+        inner = LoopScope(scope.loop)
         cap = min(max(expr.minimum, expr.maximum or 0, 1), max(len(expr.parts), 1))
         closing = self.lower(expr.closing, after, inner)
         column = [self._extras(expr, count, closing, inner) for count in range(1, cap + 1)]
@@ -251,7 +263,7 @@ class Lowering:
         return self.split([], inner) if column[0] is None else column[0]
 
     def _member(
-        self, expr: Joined, part: Part, count: int, column: list[int | None], scope: Scope
+        self, expr: Joined, part: Part, count: int, column: list[int | None], scope: LoopScope
     ) -> int | None:
         """None where no number of further members can end the list."""
         starts: list[int] = []
@@ -264,7 +276,7 @@ class Lowering:
             starts.append(skipped)
         return self.split(starts, scope) if starts else None
 
-    def _extras(self, expr: Joined, count: int, after: int, scope: Scope) -> int | None:
+    def _extras(self, expr: Joined, count: int, after: int, scope: LoopScope) -> int | None:
         """What may follow the parts once there are members."""
         least = max(expr.minimum - count, 0)
         most = None if expr.maximum is None else expr.maximum - count
@@ -274,7 +286,7 @@ class Lowering:
             return None if least else after
         return self._times((expr.separator, expr.extra), least, most, after, scope)
 
-    def _unordered(self, expr: Joined, after: int, scope: Scope) -> int:
+    def _unordered(self, expr: Joined, after: int, scope: LoopScope) -> int:
         """The empty list, or a frame around the members; nothing where no list can satisfy the bounds."""
         required = sum(part.required for part in expr.parts)
         least = max(expr.minimum, required)
@@ -285,11 +297,11 @@ class Lowering:
             starts.append(self._list(expr, required, after, scope))
         return self.split(starts, scope)
 
-    def _list(self, expr: Joined, required: int, after: int, scope: Scope) -> int:
+    def _list(self, expr: Joined, required: int, after: int, scope: LoopScope) -> int:
         parts = sorted(expr.parts, key=lambda part: not part.required)
         offset = self._reserve(TABLE + len(parts))
-        pick = self.node(PICK, offset, len(parts), scope=Scope(len(self.network)))
-        inner = Scope(pick)
+        pick = self.node(PICK, offset, len(parts), scope=LoopScope(len(self.network)))
+        inner = LoopScope(pick)
         items = [part.item for part in parts] + ([] if expr.extra is None else [expr.extra])
         entries = [self.lower(item, self.node(SEEN, pick, i, scope=inner), inner) for i, item in enumerate(items)]
         extra = -1 if expr.extra is None else entries.pop()
@@ -297,11 +309,11 @@ class Lowering:
         table = array("i", (required, expr.minimum, most, extra, *entries))
         self.network.edges[offset : offset + len(table)] = table
         self.network.nodes[pick * FIELDS + 3] = self.lower(expr.separator, pick, inner)
-        closing = self.lower(expr.closing, after, Scope(scope.loop))
+        closing = self.lower(expr.closing, after, LoopScope(scope.loop))
         return self.node(ENTER, self.lower(expr.opening, pick, inner), closing, scope=scope)
 
-    def _graph(self, expr: Graph, after: int, scope: Scope) -> int:
-        inner = Scope(scope.loop)
+    def _graph(self, expr: Graph, after: int, scope: LoopScope) -> int:
+        inner = LoopScope(scope.loop)
         offsets = [self._reserve(len(e) + a) for e, a in zip(expr.edges, expr.accepting, strict=True)]
         states = [
             self.node(SPLIT, offset, len(e) + a, scope=inner)

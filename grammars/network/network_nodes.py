@@ -13,7 +13,7 @@ Nodes are rows of five int32 (kind, a, b, c, d):
     SEEN   list a, part b (as many as there are parts: the extra): closes or goes on; closing pops the frame
 
 `d` is the loop whose iterations the thread's count counts at this node (-1: none). Where it is a PICK node the count
-is the number of a `Subset` (`parts.py`) instead; a list is entered as a loop is, subset 0 is empty for every list.
+is the number of a `PartSubset` (`parts.py`) instead; a list is entered as a loop is, subset 0 is empty for every list.
 """
 
 BYTE, SPLIT, CALL, ENTER, LOOP, NEXT, RETURN, PICK, SEEN = range(9)

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from sgl.grammars.algebra.expr import Expr, Rule
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.algebra.parts import PartTable
-from sgl.grammars.network.lowering import Lowering
-from sgl.grammars.network.nodes import (
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.unordered_parts import PartTable
+from sgl.grammars.network.network_lowering import RuleLowering
+from sgl.grammars.network.network_nodes import (
     BYTE,
     CALL,
     CLASS_BYTES,
@@ -39,11 +39,11 @@ __all__ = [
     "SEEN",
     "SPLIT",
     "UNBUILT",
-    "Network",
+    "TransitionNetwork",
 ]
 
 
-class Network:
+class TransitionNetwork:
     """The tables; `root` is rule 0.
 
     They are lowered in C and read from there when Python asks for them, or lowered in Python where there is no C.
@@ -96,7 +96,7 @@ class Network:
         if self.native is not None:
             self._build_native(rule)
         elif self.entries[rule] == UNBUILT:
-            self.entries[rule] = Lowering(self).rule(self.rules[rule].build())
+            self.entries[rule] = RuleLowering(self).rule(self.rules[rule].build())
 
     def finish(self, most: int) -> dict[int, bytes]:
         """Build every rule but those that know their end, until there are more than so many nodes; returns these ends."""

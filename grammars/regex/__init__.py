@@ -11,10 +11,10 @@ from __future__ import annotations
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Literal
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.regex.ambiguity import check_repeats
-from sgl.grammars.regex.anchors import resolve_anchors
-from sgl.grammars.regex.parser import Parser
-from sgl.grammars.regex.scanner import Dialect
+from sgl.grammars.regex.repeat_ambiguity import check_repeats
+from sgl.grammars.regex.regex_anchors import resolve_anchors
+from sgl.grammars.regex.regex_parser import RegexParser
+from sgl.grammars.regex.pattern_scanner import Dialect
 
 __all__ = ["Dialect", "parse_ordered", "parse_regex"]
 
@@ -39,7 +39,7 @@ def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False,
     """
     if not isinstance(pattern, str):
         raise InvalidGrammarError(f"a regex must be a string, not {pattern!r}")
-    parser = Parser(pattern, dialect, flags)
+    parser = RegexParser(pattern, dialect, flags)
     expr = parser.parse()
     if parser.anchored or search:
         expr = resolve_anchors(expr, search, frozenset(parser.line_feeds))
@@ -61,7 +61,7 @@ def parse_ordered(pattern: str, flags: str = "") -> Expr:
         InvalidGrammarError: the pattern is malformed.
         UnsupportedGrammarError: it uses a construct that this engine refuses, anchors among them.
     """
-    parser = Parser(pattern, "python", flags, ordered=True)
+    parser = RegexParser(pattern, "python", flags, ordered=True)
     expr = parser.parse()
     if parser.anchored:
         raise UnsupportedGrammarError("an anchor beside look-around or lazy repeats", f"the regex {pattern!r}")

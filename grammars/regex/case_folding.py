@@ -18,7 +18,7 @@ _BLOCK = 256
 _ASCII_CASES = 0x20
 
 
-class Cases(NamedTuple):
+class CaseFolding(NamedTuple):
     """All characters with a case in order, and for each of them the characters alike it."""
 
     codes: list[int]
@@ -26,14 +26,14 @@ class Cases(NamedTuple):
 
 
 @cache
-def cases() -> Cases:
+def cases() -> CaseFolding:
     """Gathered from the interpreter's Unicode tables on first use."""
     families: dict[str, set[int]] = {}
     for code in _cased():
         lower = chr(code).lower()[0]  # one letter lowers to two: I with a dot, whose simple lower case is i
         families.setdefault(lower.upper(), set()).update((code, ord(lower)))
     alike = {code: tuple(sorted(family)) for family in families.values() for code in family}
-    return Cases(sorted(alike), alike)
+    return CaseFolding(sorted(alike), alike)
 
 
 def _cased() -> list[int]:

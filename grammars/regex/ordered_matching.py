@@ -8,12 +8,12 @@ what a look-behind looks for is tracked from the start of the text.
 
 from __future__ import annotations
 
-from sgl.grammars.algebra.alphabet import Alphabet
+from sgl.grammars.algebra.character_partition import CharacterPartition
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import Chars, Expr
-from sgl.grammars.algebra.language import trimmed
+from sgl.grammars.algebra.language_operations import trimmed
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.regex.programs import Condition, Program, program_of
+from sgl.grammars.regex.pike_programs import LookaroundCondition, PikeProgram, program_of
 
 MOST_STATES = 4000
 MOST_VISITS = 400_000  # of instructions, a second or so
@@ -37,7 +37,7 @@ def matched_texts(expr: Expr) -> Expr:
 
 
 class _Machine:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: PikeProgram) -> None:
         self._program = program
         self._visits = 0
         self._entries = frozenset(program.rounds.values())
@@ -46,7 +46,7 @@ class _Machine:
         self._behind = [c for c in conditions if not c.ahead]
         programs = [program, *(c.program for c in conditions)]
         sets = list(dict.fromkeys(chars for p in programs for chars in p.sets if chars is not None))
-        self._alphabet = Alphabet(sets)
+        self._alphabet = CharacterPartition(sets)
         self._masks: dict[CharSet, int] = dict(zip(sets, self._alphabet.masks, strict=True))
 
     def graph(self) -> Expr:
@@ -128,7 +128,7 @@ class _Machine:
     def _open(self, conditions: list[tuple[int, Places] | None]) -> Pending:
         return frozenset(item for item in conditions if item is not None and not self._met(item))
 
-    def _after(self, program: Program, places: Places, bit: int) -> list[int]:
+    def _after(self, program: PikeProgram, places: Places, bit: int) -> list[int]:
         found = []
         for place in places:
             chars = program.sets[place]
@@ -172,7 +172,7 @@ class _Machine:
             return ways, entered | {place} if place in self._entries else entered
         return (ways[1:], entered) if again in entered else (ways[:1], entered)
 
-    def _looked(self, look: Condition, on: int, thread: Thread, behind: tuple[Places, ...]) -> list[Thread]:
+    def _looked(self, look: LookaroundCondition, on: int, thread: Thread, behind: tuple[Places, ...]) -> list[Thread]:
         """The thread past a condition, if it may hold."""
         _, needed, banned = thread
         if not look.ahead:
@@ -183,7 +183,7 @@ class _Machine:
             return [] if look.negative else [(on, needed, banned)]
         return [(on, needed, banned | {item}) if look.negative else (on, needed | {item}, banned)]
 
-    def _index(self, conditions: list[Condition], look: Condition) -> int:
+    def _index(self, conditions: list[LookaroundCondition], look: LookaroundCondition) -> int:
         return next(i for i, found in enumerate(conditions) if found is look)
 
 
@@ -191,7 +191,7 @@ def _too_large(what: str) -> GrammarLimitError:
     return GrammarLimitError(f"a terminal with look-around or lazy repeats needs more than {what}")
 
 
-def _closure(program: Program, places: list[int]) -> Places:
+def _closure(program: PikeProgram, places: list[int]) -> Places:
     """The sets of characters, and the end, that places lead to without a character."""
     found: set[int] = set()
     seen: set[int] = set()

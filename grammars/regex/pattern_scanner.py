@@ -10,7 +10,7 @@ from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 Dialect = OneOf["python", "ecma"]
 
 
-class Flags(NamedTuple):
+class RegexFlags(NamedTuple):
     """The flags in force, named by their letters in Python's `re`.
 
     Without `ascii` and `unicode`, `\\d \\w \\s` are Python's (Unicode) or ECMA's (ASCII but for `\\s`); letters fold as
@@ -25,12 +25,12 @@ class Flags(NamedTuple):
     unicode: bool = False
 
 
-class Scanner:
+class PatternScanner:
     def __init__(self, pattern: str, dialect: Dialect) -> None:
         self.text = pattern
         self.dialect = dialect
         self.at = 0
-        self.flags = Flags()
+        self.flags = RegexFlags()
 
     def invalid(self, what: str, at: int | None = None) -> NoReturn:
         place = self.at if at is None else at

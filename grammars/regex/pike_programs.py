@@ -17,16 +17,16 @@ MOST_INSTRUCTIONS = 20_000
 
 
 @dataclass
-class Condition:
+class LookaroundCondition:
     """A look-around: the program of what it looks for, and whether that may not be there."""
 
-    program: Program
+    program: PikeProgram
     ahead: bool
     negative: bool
 
 
 @dataclass
-class Program:
+class PikeProgram:
     """`sets[i]` is the set of characters of instruction i, `ways[i]` where else it leads, `looks[i]` its condition.
 
     A text matches where instruction `end` is reached. `rounds` has the instructions that end a round of a repeat without
@@ -35,12 +35,12 @@ class Program:
 
     sets: list[CharSet | None] = field(default_factory=list)
     ways: list[tuple[int, ...]] = field(default_factory=list)
-    looks: list[Condition | None] = field(default_factory=list)
+    looks: list[LookaroundCondition | None] = field(default_factory=list)
     rounds: dict[int, int] = field(default_factory=dict)
     start: int = 0
     end: int = 0
 
-    def add(self, ways: tuple[int, ...], chars: CharSet | None = None, look: Condition | None = None) -> int:
+    def add(self, ways: tuple[int, ...], chars: CharSet | None = None, look: LookaroundCondition | None = None) -> int:
         if len(self.sets) >= MOST_INSTRUCTIONS:
             raise GrammarLimitError(f"a terminal with look-around needs more than {MOST_INSTRUCTIONS} instructions")
         self.sets.append(chars)
@@ -49,7 +49,7 @@ class Program:
         return len(self.sets) - 1
 
 
-def program_of(expr: Expr, inner: bool = False) -> Program:
+def program_of(expr: Expr, inner: bool = False) -> PikeProgram:
     """
     Args:
         expr: characters, literals, words, sequences, alternatives, repeats, lazy ones, and look-around.
@@ -58,14 +58,14 @@ def program_of(expr: Expr, inner: bool = False) -> Program:
     Raises:
         UnsupportedGrammarError: look-around in look-around.
     """
-    program = Program()
+    program = PikeProgram()
     program.end = program.add(())
     program.start = _Writer(program, inner).write(expr, program.end)
     return program
 
 
 class _Writer:
-    def __init__(self, program: Program, inner: bool) -> None:
+    def __init__(self, program: PikeProgram, inner: bool) -> None:
         self._program = program
         self._inner = inner
 
@@ -115,4 +115,4 @@ class _Writer:
     def _look(self, item: Expr, ahead: bool, negative: bool, position: int, after: int) -> int:
         if self._inner:
             raise UnsupportedGrammarError("look-around in look-around", f"position {position} of the regex")
-        return self._program.add((after,), look=Condition(program_of(item, inner=True), ahead, negative))
+        return self._program.add((after,), look=LookaroundCondition(program_of(item, inner=True), ahead, negative))

@@ -11,16 +11,16 @@ _LAST = _WIDE[-1:]
 _PLAIN = charset.minus(charset.ANY, charset.union(((0, 0x1F),), charset.of('"\\')))
 
 
-def marked(expr: Expr) -> Expr:
+def mark_plain_text_classes(expr: Expr) -> Expr:
     """The same language; the first bytes of its classes that hold all plain text are marked."""
     match expr:
         case Chars(chars) if chars[-1:] == _LAST and not charset.minus(_PLAIN, chars):
             narrow = sum((1 << high + 1) - (1 << low) for low, high in charset.intersect(chars, _ASCII))
             return alt(Bytes(narrow, PLAIN_REPEATED), Chars(_WIDE))
         case Seq(items):
-            return seq(*map(marked, items))
+            return seq(*map(mark_plain_text_classes, items))
         case Alt(items):
-            return alt(*map(marked, items))
+            return alt(*map(mark_plain_text_classes, items))
         case Repeat(item, minimum, maximum):
-            return repeat(marked(item), minimum, maximum)
+            return repeat(mark_plain_text_classes(item), minimum, maximum)
     return expr

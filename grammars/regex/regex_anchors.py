@@ -21,8 +21,8 @@ from sgl.grammars.algebra.expr import (
     nullable,
     seq,
 )
-from sgl.grammars.algebra.language import matches
-from sgl.grammars.regex.repeats import repeated, sequence
+from sgl.grammars.algebra.language_operations import matches
+from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 
 ANYTHING = Repeat(Chars(charset.ANY), 0, None)
 INSIDE, END, BEFORE_LAST_LINE_FEED = range(3)
@@ -125,7 +125,7 @@ class _Resolver:
             found.append(nonempty(only))
         if most is None or most >= 2:
             rest = None if most is None else most - 2
-            middle = repeated(nonempty(self.resolve(item, False, INSIDE)), max(least - 2, 0), rest)
+            middle = merge_repeats(nonempty(self.resolve(item, False, INSIDE)), max(least - 2, 0), rest)
             found.append(seq(nonempty(first), middle, nonempty(last)))
             if self._feeds(last, end):
                 fewer = Repeat(item, max(least - 1, 0), None if most is None else most - 1)

@@ -7,7 +7,7 @@ import unicodedata
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.regex.case_folding import fold
-from sgl.grammars.regex.scanner import Dialect, Scanner
+from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
 from sgl.grammars.regex.unicode_classes import class_of_re, property_class
 
 DIGIT = charset.normalise([(0x30, 0x39)])
@@ -26,11 +26,11 @@ _LINE_ENDS: dict[Dialect, CharSet] = {
 }
 
 
-def dot(scan: Scanner) -> CharSet:
+def dot(scan: PatternScanner) -> CharSet:
     return charset.ANY if scan.flags.dot_all else charset.complement(_LINE_ENDS[scan.dialect])
 
 
-def character(scan: Scanner, code: int, at: int) -> CharSet:
+def character(scan: PatternScanner, code: int, at: int) -> CharSet:
     """One character, with those alike it where case is ignored."""
     if 0xD800 <= code <= 0xDFFF:
         scan.invalid(f"{chr(code)!r} is a lone surrogate", at)
@@ -38,13 +38,13 @@ def character(scan: Scanner, code: int, at: int) -> CharSet:
     return fold(chars, scan.flags.ascii) if scan.flags.ignore_case else chars
 
 
-def escaped_set(scan: Scanner, start: int) -> CharSet:
+def escaped_set(scan: PatternScanner, start: int) -> CharSet:
     """The set that an escape outside of brackets means; the backslash is read already."""
     found = _class_escape(scan, start)
     return character(scan, _escaped_code(scan, start), start) if found is None else found
 
 
-def bracketed_set(scan: Scanner, start: int) -> CharSet:
+def bracketed_set(scan: PatternScanner, start: int) -> CharSet:
     """A set in brackets; the opening one is read already."""
     negated = scan.take("^")
     singles: list[tuple[int, int]] = []
@@ -63,7 +63,7 @@ def bracketed_set(scan: Scanner, start: int) -> CharSet:
     return charset.complement(chars) if negated else chars
 
 
-def _member(scan: Scanner, singles: list[tuple[int, int]], classes: list[CharSet]) -> None:
+def _member(scan: PatternScanner, singles: list[tuple[int, int]], classes: list[CharSet]) -> None:
     """Read a character, a range or a class."""
     start = scan.at
     low = _item(scan)
@@ -90,7 +90,7 @@ def _add(item: int | CharSet, singles: list[tuple[int, int]], classes: list[Char
         classes.append(item)
 
 
-def _item(scan: Scanner) -> int | CharSet:
+def _item(scan: PatternScanner) -> int | CharSet:
     start, char = scan.at, scan.next()
     if char != "\\":
         code = ord(char)
@@ -106,7 +106,7 @@ def _item(scan: Scanner) -> int | CharSet:
     return code
 
 
-def _class_escape(scan: Scanner, start: int) -> CharSet | None:
+def _class_escape(scan: PatternScanner, start: int) -> CharSet | None:
     """A class such as `\\d` or `\\p{L}`; None, with nothing read, for a single character."""
     letter = scan.text[scan.at : scan.at + 1]
     if letter and letter in "dwsDWS":
@@ -119,13 +119,13 @@ def _class_escape(scan: Scanner, start: int) -> CharSet | None:
     return None
 
 
-def _shorthand(scan: Scanner, letter: str) -> CharSet:
+def _shorthand(scan: PatternScanner, letter: str) -> CharSet:
     if scan.flags.unicode or (scan.dialect == "python" and not scan.flags.ascii):
         return class_of_re("\\" + letter)
     return ECMA_SPACE if letter == "s" and scan.dialect == "ecma" else _ASCII_CLASSES[letter]
 
 
-def _property(scan: Scanner, letter: str, start: int) -> CharSet:
+def _property(scan: PatternScanner, letter: str, start: int) -> CharSet:
     if scan.take("{"):
         negated = scan.dialect == "python" and scan.take("^")
         name = scan.until("}", start)
@@ -142,7 +142,7 @@ def _property(scan: Scanner, letter: str, start: int) -> CharSet:
     return charset.complement(chars) if negated != (letter == "P") else chars
 
 
-def _escaped_code(scan: Scanner, start: int, inside: bool = False) -> int:
+def _escaped_code(scan: PatternScanner, start: int, inside: bool = False) -> int:
     """The code point of an escaped character; `inside` brackets all digits are octal."""
     char = scan.next()
     if char in _CONTROLS:
@@ -163,7 +163,7 @@ def _escaped_code(scan: Scanner, start: int, inside: bool = False) -> int:
     return ord(char)
 
 
-def _octal(scan: Scanner, start: int, inside: bool) -> int:
+def _octal(scan: PatternScanner, start: int, inside: bool) -> int:
     """Python's rule: `\\0` and up to two digits, or three; back-references were told apart before."""
     scan.at -= 1
     if scan.dialect == "ecma":
@@ -178,14 +178,14 @@ def _octal(scan: Scanner, start: int, inside: bool) -> int:
     return int(digits, 8)
 
 
-def _control_letter(scan: Scanner, start: int) -> int:
+def _control_letter(scan: PatternScanner, start: int) -> int:
     letter = scan.next()
     if not (letter.isascii() and letter.isalpha()):
         scan.invalid(f"bad escape \\c{letter}", start)
     return ord(letter) % 32
 
 
-def _named(scan: Scanner, start: int) -> int:
+def _named(scan: PatternScanner, start: int) -> int:
     if not scan.take("{"):
         scan.invalid("missing '{' after \\N", start)
     name = scan.until("}", start)
@@ -195,7 +195,7 @@ def _named(scan: Scanner, start: int) -> int:
         scan.invalid(f"undefined character name {name!r}", start)
 
 
-def _hexadecimal(scan: Scanner, kind: str, start: int) -> int:
+def _hexadecimal(scan: PatternScanner, kind: str, start: int) -> int:
     if kind == "u" and scan.dialect == "ecma" and scan.take("{"):
         return _code_point(scan, scan.until("}", start), start)
     code = _code_point(scan, scan.run(_HEX, _HEX_WIDTH[kind]), start, _HEX_WIDTH[kind])
@@ -207,7 +207,7 @@ def _hexadecimal(scan: Scanner, kind: str, start: int) -> int:
     return code
 
 
-def _code_point(scan: Scanner, digits: str, start: int, width: int = 0) -> int:
+def _code_point(scan: PatternScanner, digits: str, start: int, width: int = 0) -> int:
     if len(digits) < max(width, 1) or any(d not in _HEX for d in digits) or int(digits, 16) > 0x10FFFF:
         scan.invalid(f"bad character escape {digits!r}", start)
     return int(digits, 16)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sgl.grammars.regex.scanner import Flags, Scanner
+from sgl.grammars.regex.pattern_scanner import RegexFlags, PatternScanner
 
 _NAMES = {"i": "ignore_case", "s": "dot_all", "x": "verbose", "m": "multi_line", "a": "ascii", "u": "unicode"}
 _TYPES = "au"
 
 
-def set_letters(scan: Scanner, letters: str, at: int) -> Flags:
+def set_letters(scan: PatternScanner, letters: str, at: int) -> RegexFlags:
     """The flags in force with some more switched on.
 
     Raises:
@@ -25,7 +25,7 @@ def set_letters(scan: Scanner, letters: str, at: int) -> Flags:
     return flags._replace(**{_NAMES[letter]: True for letter in letters})
 
 
-def read_flags(scan: Scanner, start: int) -> tuple[Flags, bool]:
+def read_flags(scan: PatternScanner, start: int) -> tuple[RegexFlags, bool]:
     """The flags after `(?`, up to and with the closing `)` or the `:`, and whether they hold for a group only."""
     flags = set_letters(scan, scan.run("".join(_NAMES), len(scan.text)), start)
     if scan.take(")"):

@@ -24,10 +24,10 @@ from sgl.grammars.algebra.expr import (
     words,
 )
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.regex.flags import read_flags, set_letters
-from sgl.grammars.regex.repeats import repeated, sequence
-from sgl.grammars.regex.scanner import Dialect, Scanner
-from sgl.grammars.regex.sets import bracketed_set, character, dot, escaped_set
+from sgl.grammars.regex.regex_flags import read_flags, set_letters
+from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
+from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
+from sgl.grammars.regex.regex_character_sets import bracketed_set, character, dot, escaped_set
 
 MOST_REPEATS = 1_000_000
 _COMMENT = re.compile(r"\(\?#(?:[^\\)]|\\.)*\)", re.DOTALL)
@@ -58,14 +58,14 @@ def _runs(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
     )
 
 
-class Parser:
+class RegexParser:
     """With `ordered` the result keeps what the set of texts does not show: the order of alternatives, lazy repeats,
     and look-around.
     """
 
     def __init__(self, pattern: str, dialect: Dialect, flags: str, ordered: bool = False) -> None:
         self._ordered = ordered
-        self._scan = Scanner(pattern, dialect)
+        self._scan = PatternScanner(pattern, dialect)
         self._run, self._words = _runs(dialect)
         self._names: set[str] = set()
         self._depth = 0
@@ -154,7 +154,7 @@ class Parser:
     def _repeat(self, item: Expr, minimum: int, maximum: int | None) -> Expr:
         if maximum != 0 and self.anchored and _has_anchor(item):
             return Repeat(item, minimum, maximum)
-        found = repeated(item, minimum, maximum)
+        found = merge_repeats(item, minimum, maximum)
         if isinstance(found, Repeat) and max(found.minimum, found.maximum or 0) > MOST_REPEATS:
             what = f"nested repeats make more than {MOST_REPEATS}"
             raise GrammarLimitError(f"{what} in the regex {self._scan.text!r}")

@@ -22,7 +22,7 @@ from sgl.grammars.algebra.expr import (
     nullable,
     seq,
 )
-from sgl.grammars.algebra.lengths import fixed_length
+from sgl.grammars.algebra.length_clipping import fixed_length
 from sgl.grammars.errors import GrammarLimitError
 
 MOST_THREADS = 10_000

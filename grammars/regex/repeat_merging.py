@@ -9,12 +9,12 @@ from sgl.grammars.algebra.expr import EMPTY, Expr, Literal, Repeat, nonempty, nu
 Bounds = tuple[int, int | None]
 
 
-def repeated(item: Expr, minimum: int, maximum: int | None) -> Expr:
+def merge_repeats(item: Expr, minimum: int, maximum: int | None) -> Expr:
     """`item` between `minimum` and `maximum` times, as `repeat`, nested counts multiplied where that is exact."""
     if maximum == 0:
         return EMPTY
     if nullable(item):
-        return optional_of(repeated(nonempty(item), 1, maximum))
+        return optional_of(merge_repeats(nonempty(item), 1, maximum))
     if isinstance(item, Repeat):
         bounds = _product((item.minimum, item.maximum), (max(minimum, 1), maximum))
         if bounds is not None:

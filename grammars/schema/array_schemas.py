@@ -8,19 +8,19 @@ from itertools import combinations, islice, product
 from typing import Any, Protocol
 
 from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
-from sgl.grammars.algebra.marks import MOST_ITEMS, ended, opened
+from sgl.grammars.algebra.byte_marks import MOST_ITEMS, ended, opened
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.schema.json_text import Whitespace
-from sgl.grammars.schema.lists import CountedList
-from sgl.grammars.schema.plenty import Plenty
-from sgl.grammars.schema.remembered import NotFewError
-from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.shapes import NOWHERE, Arrays, Where, same
+from sgl.grammars.schema.json_spelling import JsonWhitespace
+from sgl.grammars.schema.counted_lists import CountedList
+from sgl.grammars.schema.cardinality import Cardinality
+from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
+from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.schema_shapes import NOWHERE, ArrayShape, Where, same
 
 _MOST_LISTS = 500
 
 
-class Forms(Protocol):
+class ArrayItemWriter(Protocol):
     """How values are written."""
 
     def value(self, places: Where) -> Expr: ...
@@ -30,11 +30,11 @@ class Forms(Protocol):
 class ArrayBuilder:
     """`marked`: the grammar's texts are remembered, and arrays have the marks for that (`algebra/marks.py`)."""
 
-    def __init__(self, resolver: Resolver, forms: Forms, blanks: Whitespace, marked: bool, digits: int | None) -> None:
+    def __init__(self, resolver: SchemaResolver, forms: ArrayItemWriter, blanks: JsonWhitespace, marked: bool, digits: int | None) -> None:
         self._resolver, self._forms, self._blanks, self._marked = resolver, forms, blanks, marked
-        self._plenty = Plenty(resolver, digits)
+        self._plenty = Cardinality(resolver, digits)
 
-    def items(self, arrays: Arrays) -> Expr:
+    def items(self, arrays: ArrayShape) -> Expr:
         """All item lists of a shape, with the marks and blanks between the brackets; NEVER where there is none.
 
         Raises:
@@ -61,16 +61,16 @@ class ArrayBuilder:
     def _new_value(self, places: Where) -> Expr:
         return seq(self._forms.value(places), ended(True))
 
-    def _unlike(self, arrays: Arrays) -> Expr:
+    def _unlike(self, arrays: ArrayShape) -> Expr:
         """Items that all differ: of few values, which are listed, or remembered."""
         try:
             return self._opened(self._with_blank(self._different(arrays)))
-        except NotFewError:
+        except TooManyDistinctError:
             if not self._marked:
                 raise
             return self._opened(self._with_blank(self._remembered(arrays)), unique=True)
 
-    def _remembered(self, arrays: Arrays) -> Expr:
+    def _remembered(self, arrays: ArrayShape) -> Expr:
         """Items of few values, in all ways in which they differ, then others that are compared as they are written."""
         first = self._few_first(arrays)
         rest = [arrays.at(i) for i in range(len(first), len(arrays.prefix))]
@@ -85,7 +85,7 @@ class ArrayBuilder:
         found = [self._exactly(chosen) for n in range(arrays.least, len(first)) for chosen in self._choices(first[:n], arrays)]
         return alt(*found, *(self._going_on(chosen, rest, bounded) for chosen in self._choices(first[:most], arrays)))
 
-    def _few_first(self, arrays: Arrays) -> list[list[Any]]:
+    def _few_first(self, arrays: ArrayShape) -> list[list[Any]]:
         found: list[list[Any]] = []
         for places in arrays.prefix:
             values = self._resolver.finite(places)
@@ -94,21 +94,21 @@ class ArrayBuilder:
             found.append(values)
         return found
 
-    def _choices(self, values: list[list[Any]], arrays: Arrays) -> list[tuple[Any, ...]]:
+    def _choices(self, values: list[list[Any]], arrays: ArrayShape) -> list[tuple[Any, ...]]:
         """Items that differ, one of each list."""
         lists = list(islice(product(*values), _MOST_LISTS + 1))
         if len(lists) > _MOST_LISTS:
             raise _not_finite(arrays)
         return [chosen for chosen in lists if _distinct(chosen)]
 
-    def _going_on(self, chosen: tuple[Any, ...], rest: list[Where], arrays: Arrays) -> Expr:
+    def _going_on(self, chosen: tuple[Any, ...], rest: list[Where], arrays: ArrayShape) -> Expr:
         items = [self._ended(self._forms.listed([value])) for value in chosen] + list(map(self._new_value, rest))
         return self._tuple(items, self._new_value(arrays.items), max(arrays.least, len(chosen)), arrays.most)
 
     def _with_blank(self, items: Expr) -> Expr:
         return alt(items, self._blanks.empty) if self._blanks.empty != EMPTY and nullable(items) else items
 
-    def _placed(self, arrays: Arrays, value: Callable[[Where], Expr]) -> Expr:
+    def _placed(self, arrays: ArrayShape, value: Callable[[Where], Expr]) -> Expr:
         first, most = [value(places) for places in arrays.prefix], arrays.most
         if NEVER in first:
             most = min(first.index(NEVER), len(first) if most is None else most)
@@ -138,21 +138,21 @@ class ArrayBuilder:
         expr = seq(self._blanks.opening, first[0], expr, self._blanks.closing) if first else EMPTY
         return expr if least else optional(expr)
 
-    def _always_differ(self, arrays: Arrays) -> bool:
+    def _always_differ(self, arrays: ArrayShape) -> bool:
         """Whether there are only items by place, no two of which can be equal."""
         count = self._longest(arrays)
         if count is None:
             return False
         return all(self._resolver.disjoint(arrays.at(i), arrays.at(j)) for i, j in combinations(range(count), 2))
 
-    def _longest(self, arrays: Arrays) -> int | None:
+    def _longest(self, arrays: ArrayShape) -> int | None:
         """The greatest length where only items by place are possible."""
         placed = len(arrays.prefix)
         if arrays.most is not None and arrays.most <= placed:
             return arrays.most
         return placed if self._forms.value(arrays.items) == NEVER else None
 
-    def _different(self, arrays: Arrays) -> Expr:
+    def _different(self, arrays: ArrayShape) -> Expr:
         """Items of finitely many values, each at most once."""
         if arrays.contains:
             raise UnsupportedGrammarError("uniqueItems", arrays.place, "together with contains")
@@ -164,7 +164,7 @@ class ArrayBuilder:
         parts = [Part(self._ended(self._forms.listed([value])), False) for value in values]
         return self._joined(parts, None, arrays.least, arrays.most) if parts else EMPTY
 
-    def _different_by_place(self, arrays: Arrays) -> Expr:
+    def _different_by_place(self, arrays: ArrayShape) -> Expr:
         longest = self._longest(arrays)
         if longest is None:
             raise _not_finite(arrays)
@@ -178,7 +178,7 @@ class ArrayBuilder:
         items = [self._ended(self._forms.listed([value])) for value in values]
         return self._tuple(items, NEVER, len(items), len(items))
 
-    def _values(self, places: Where, arrays: Arrays) -> list[Any]:
+    def _values(self, places: Where, arrays: ArrayShape) -> list[Any]:
         found = self._resolver.finite(places)
         if found is None:
             raise _not_finite(arrays)
@@ -189,10 +189,10 @@ def _distinct(values: tuple[Any, ...]) -> bool:
     return not any(same(a, b) for a, b in combinations(values, 2))
 
 
-def _not_finite(arrays: Arrays) -> NotFewError:
-    return NotFewError("uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out")
+def _not_finite(arrays: ArrayShape) -> TooManyDistinctError:
+    return TooManyDistinctError("uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out")
 
 
-def _not_enough(arrays: Arrays) -> UnsupportedGrammarError:
+def _not_enough(arrays: ArrayShape) -> UnsupportedGrammarError:
     hint = f"its items have too many values to be listed, and maybe not more than {MOST_ITEMS}, or only some of them are few"
     return UnsupportedGrammarError("uniqueItems", arrays.place, hint)

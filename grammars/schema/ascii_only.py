@@ -6,8 +6,8 @@ import json
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Bytes, Chars, Expr
-from sgl.grammars.algebra.marks import BEGIN
-from sgl.grammars.schema.rewriting import Rewriting
+from sgl.grammars.algebra.byte_marks import BEGIN
+from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
 
 _ASCII: charset.CharSet = ((0, 0x7F),)
 _BEGIN = bytes((BEGIN,))
@@ -18,7 +18,7 @@ def ascii_only(expr: Expr) -> Expr:
     return _AsciiOnly().of(expr)
 
 
-class _AsciiOnly(Rewriting):
+class _AsciiOnly(GrammarRewriting):
     def chars(self, chars: charset.CharSet) -> Expr:
         kept = charset.intersect(chars, _ASCII)
         return Chars(kept) if kept else NEVER

@@ -21,7 +21,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.language import combine
+from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.errors import GrammarLimitError
 
 DIGITS = 40  # integers of 128 bits have 39, the shortest spelling of a double 17

@@ -17,13 +17,20 @@ from sgl.grammars.algebra.expr import (
     Words,
     length_bounds,
 )
-from sgl.grammars.algebra.language import product
-from sgl.grammars.algebra.marks import MOST_ITEMS
+from sgl.grammars.algebra.language_operations import product
+from sgl.grammars.algebra.byte_marks import MOST_ITEMS
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.schema.document import EndlessReference
-from sgl.grammars.schema.formats import generated
-from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.shapes import Arrays, Numbers, Objects, Shape, Strings, Where
+from sgl.grammars.schema.schema_document import EndlessReference
+from sgl.grammars.schema.string_formats import generated
+from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.schema_shapes import (
+    ArrayShape,
+    NumberShape,
+    ObjectShape,
+    SchemaShape,
+    StringShape,
+    Where,
+)
 
 ENOUGH = MOST_ITEMS + 1
 _DEEPEST = 6
@@ -31,10 +38,10 @@ _FEWEST_DIGITS = 4
 _FAR = Decimal(10) ** 6
 
 
-class Plenty:
+class Cardinality:
     """True only where it is sure; False also where that is not easily told."""
 
-    def __init__(self, resolver: Resolver, digits: int | None) -> None:
+    def __init__(self, resolver: SchemaResolver, digits: int | None) -> None:
         self._resolver, self._digits = resolver, digits
 
     def of(self, places: Where, depth: int = 0) -> bool:
@@ -43,7 +50,7 @@ class Plenty:
         except (EndlessReference, GrammarLimitError):
             return False
 
-    def _shape(self, shape: Shape, depth: int) -> bool:
+    def _shape(self, shape: SchemaShape, depth: int) -> bool:
         if shape.values is not None:
             return False
         return (
@@ -53,7 +60,7 @@ class Plenty:
             or (shape.arrays is not None and self._arrays(shape.arrays, depth))
         )
 
-    def _numbers(self, numbers: Numbers) -> bool:
+    def _numbers(self, numbers: NumberShape) -> bool:
         if numbers.indivisible or numbers.fractional or (self._digits is not None and self._digits < _FEWEST_DIGITS):
             return False
         low, high = numbers.low, numbers.high
@@ -75,7 +82,7 @@ class Plenty:
         except EndlessReference:
             return False
 
-    def _arrays(self, arrays: Arrays, depth: int) -> bool:
+    def _arrays(self, arrays: ArrayShape, depth: int) -> bool:
         if arrays.contains:
             return False
         longest = min(len(arrays.prefix) + 1, arrays.most if arrays.most is not None else len(arrays.prefix) + 1)
@@ -90,7 +97,7 @@ class Plenty:
             return True
         return any(self.of(arrays.at(i), depth) for i in range(min(needed, longest)))
 
-    def _objects(self, objects: Objects, depth: int) -> bool:
+    def _objects(self, objects: ObjectShape, depth: int) -> bool:
         required = objects.required
         if objects.names or objects.some or any(layer.patterns for layer in objects.layers):
             return False
@@ -104,7 +111,7 @@ class Plenty:
         return any(self.of(objects.member(name), depth) for name in objects.named() if room or name in required)
 
 
-def _many_strings(strings: Strings) -> bool:
+def _many_strings(strings: StringShape) -> bool:
     if strings.most is not None and strings.most < max(strings.least, 1):
         return False
     if strings.content is not None:

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.schema.document import child
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.schema.shapes import NOWHERE, Arrays, Layer, Shape, Where
-from sgl.grammars.schema.unevaluated import close_members
+from sgl.grammars.schema.schema_document import child
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.schema_shapes import NOWHERE, ArrayShape, PropertyLayer, SchemaShape, Where
+from sgl.grammars.schema.unevaluated_keywords import close_members
 
 KEYWORD = "x-additional-properties"  # of a whole document: the option additional_properties
 MOST_JOINED = 32  # ways to combine the branches of an anyOf; beyond them a text keeps to one branch
 MOST_BRANCHES = 100  # of an anyOf, each pair of which is compared
-Shapes = list[Shape]
+Shapes = list[SchemaShape]
 
 
 def closing(options: SchemaOptions, schema: Any) -> SchemaOptions:
@@ -34,12 +34,12 @@ def closing(options: SchemaOptions, schema: Any) -> SchemaOptions:
     return replace(options, additional_properties=said)
 
 
-def closed(shape: Shape) -> Shape:
+def close_objects(shape: SchemaShape) -> SchemaShape:
     """The alternative without members that it does not declare, where it declares some."""
     return close_members(shape, NOWHERE) if _closes(shape) else shape
 
 
-def quieted(shape: Shape, quiet: Callable[[Where], Where]) -> Shape:
+def quieted(shape: SchemaShape, quiet: Callable[[Where], Where]) -> SchemaShape:
     """The alternative as a condition: it closes no object, and neither do its parts, which `quiet` names."""
     objects, arrays = shape.objects, shape.arrays
     if objects is not None and objects.layers:
@@ -49,12 +49,12 @@ def quieted(shape: Shape, quiet: Callable[[Where], Where]) -> Shape:
     return replace(shape, objects=objects, arrays=arrays)
 
 
-def quiet_contains(arrays: Arrays, quiet: Callable[[Where], Where]) -> Arrays:
+def quiet_contains(arrays: ArrayShape, quiet: Callable[[Where], Where]) -> ArrayShape:
     """`contains` is a condition of items, too."""
     return replace(arrays, contains=tuple(replace(each, places=quiet(each.places)) for each in arrays.contains))
 
 
-def _quiet_layer(layer: Layer, quiet: Callable[[Where], Where]) -> Layer:
+def _quiet_layer(layer: PropertyLayer, quiet: Callable[[Where], Where]) -> PropertyLayer:
     return replace(
         layer,
         properties={name: quiet(places) for name, places in layer.properties.items()},
@@ -105,17 +105,17 @@ def _names(shapes: Shapes, known: frozenset[str]) -> tuple[frozenset[Any], froze
     return frozenset.intersection(*found), frozenset().union(*found)
 
 
-def _declared(shape: Shape) -> Iterable[Any]:
+def _declared(shape: SchemaShape) -> Iterable[Any]:
     for layer in shape.objects.layers if shape.objects else ():
         if layer.spoken:
             yield from layer.properties
             yield from (pattern for pattern, _ in layer.patterns)
 
 
-def _closes(shape: Shape) -> bool:
+def _closes(shape: SchemaShape) -> bool:
     layers = shape.objects.layers if shape.objects else ()
     return any(layer.closes for layer in layers) and not any(layer.rest for layer in layers)
 
 
-def _objects_alone(shape: Shape) -> Shape:
+def _objects_alone(shape: SchemaShape) -> SchemaShape:
     return replace(shape, null=False, booleans=frozenset(), numbers=None, strings=None, arrays=None)

@@ -17,9 +17,9 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import Bytes, Chars, Expr, alt, words
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.json_text import encode_chars
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.schema.rewriting import Rewriting
+from sgl.grammars.schema.json_spelling import encode_chars
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
 
 ASKED = "x-content"  # "enforced" at a schema's root: the contents of its texts are restricted whatever its draft is
 KEYWORDS = ("contentEncoding", "contentMediaType", "contentSchema")
@@ -103,7 +103,7 @@ def in_string(expr: Expr) -> Expr:
     return _InString().of(expr)
 
 
-class _InString(Rewriting):
+class _InString(GrammarRewriting):
     def chars(self, chars: charset.CharSet) -> Expr:
         plain, beyond = (charset.intersect(chars, kind) for kind in (_PLAIN, _BEYOND))
         found = [Chars(plain)] if plain else []

@@ -7,8 +7,8 @@ from itertools import product
 
 from sgl.grammars.algebra.expr import NEVER, Call, Expr, Graph, Rule, seq
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.schema.json_text import Whitespace
-from sgl.grammars.schema.shapes import Arrays, Contains, Where
+from sgl.grammars.schema.json_spelling import JsonWhitespace
+from sgl.grammars.schema.schema_shapes import ArrayShape, ContainsShape, Where
 
 _MOST_STATES = 2000
 _MOST_KINDS = 3
@@ -23,7 +23,7 @@ class CountedList:
     """
 
     def __init__(
-        self, arrays: Arrays, value: Callable[[Where], Expr], negate: Callable[[Where, str], Where], blanks: Whitespace
+        self, arrays: ArrayShape, value: Callable[[Where], Expr], negate: Callable[[Where, str], Where], blanks: JsonWhitespace
     ) -> None:
         if len(arrays.contains) > _MOST_KINDS:
             raise UnsupportedGrammarError(arrays.contains[0].keyword, arrays.place, f"more than {_MOST_KINDS} apply to one array")
@@ -106,7 +106,7 @@ class CountedList:
         return found
 
 
-def _enough(contained: Contains) -> int:
+def _enough(contained: ContainsShape) -> int:
     return contained.least if contained.most is None else contained.most
 
 

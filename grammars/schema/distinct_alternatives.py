@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sgl.grammars.schema.shapes import Shape, identity
+from sgl.grammars.schema.schema_shapes import SchemaShape, identity
 
 
-def distinct(shapes: list[Shape]) -> list[Shape]:
+def distinct(shapes: list[SchemaShape]) -> list[SchemaShape]:
     """The alternatives without those that say the same as an earlier one, each keyword of theirs once."""
-    found: dict[str, Shape] = {}
+    found: dict[str, SchemaShape] = {}
     for shape in shapes:
         if shape.objects is not None:
             layers = {repr(layer): layer for layer in shape.objects.layers}
@@ -20,16 +20,16 @@ def distinct(shapes: list[Shape]) -> list[Shape]:
     return list(found.values())
 
 
-def merged(shapes: list[Shape]) -> list[Shape]:
+def merged(shapes: list[SchemaShape]) -> list[SchemaShape]:
     """All that only list values as one."""
     listing = [shape for shape in shapes if shape.only_lists()]
     if len(listing) < 2:
         return shapes
     values = {identity(v): v for shape in listing for v in shape.values or ()}
-    return [Shape(values=tuple(values.values()))] + [shape for shape in shapes if not shape.only_lists()]
+    return [SchemaShape(values=tuple(values.values()))] + [shape for shape in shapes if not shape.only_lists()]
 
 
-def repeated(branches: list[list[Shape]]) -> bool:
+def repeated(branches: list[list[SchemaShape]]) -> bool:
     """Whether two branches list the same value."""
     listed = [{identity(v) for shape in branch for v in shape.values or ()} for branch in branches]
     return sum(map(len, listed)) > len(set().union(*listed))

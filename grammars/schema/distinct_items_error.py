@@ -5,5 +5,5 @@ from __future__ import annotations
 from sgl.grammars.errors import UnsupportedGrammarError
 
 
-class NotFewError(UnsupportedGrammarError):
+class TooManyDistinctError(UnsupportedGrammarError):
     """Items or names that must differ are not few enough to be listed; a grammar whose texts are remembered may have them."""

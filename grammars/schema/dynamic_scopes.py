@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"(\d+)!")
 Scope = tuple[tuple[str, ...], str]  # the places of the resources' roots, and the place where a reference led in
 
 
-class Scopes:
+class DynamicScopes:
     """The scopes of one document by number."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ def bare(place: str) -> str:
 
 
 @contextmanager
-def told_by_pointer() -> Iterator[None]:
+def identified_by_pointer() -> Iterator[None]:
     """Errors that are raised inside name places without the numbers of scopes."""
     try:
         yield

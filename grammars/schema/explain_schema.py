@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.grammars.algebra.marks import MOST_ITEMS
-from sgl.grammars.schema.builder import schema_expr
-from sgl.grammars.schema.closing import KEYWORD as CLOSING
-from sgl.grammars.schema.content import KEYWORDS, encoding_of, holds_json, settled
-from sgl.grammars.schema.document import schemas
-from sgl.grammars.schema.formats import ENFORCED, NARROWER
-from sgl.grammars.schema.keywords import is_annotation
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.schema.source import canonical_schema
-from sgl.grammars.schema.weaken import without_refused
+from sgl.grammars.algebra.byte_marks import MOST_ITEMS
+from sgl.grammars.schema.schema_builder import schema_expr
+from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
+from sgl.grammars.schema.content_encoding import KEYWORDS, encoding_of, holds_json, settled
+from sgl.grammars.schema.schema_document import schemas
+from sgl.grammars.schema.string_formats import ENFORCED, NARROWER
+from sgl.grammars.schema.keyword_reader import is_annotation
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.schema_source import canonical_schema
+from sgl.grammars.schema.ignored_keywords import without_refused
 
 
 @dataclass(frozen=True, slots=True)

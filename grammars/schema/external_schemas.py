@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urldefrag, urlsplit
 
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.schema.source import canonical_schema
+from sgl.grammars.schema.schema_source import canonical_schema
 
 Resources = tuple[tuple[str, str], ...]
 

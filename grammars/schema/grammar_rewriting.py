@@ -28,7 +28,7 @@ from sgl.grammars.algebra.expr import (
 )
 
 
-class Rewriting:
+class GrammarRewriting:
     """What the leaves become is said by `chars`, `byte_set` and `data`, the text of an end by `end`.
 
     Rules are rewritten when they are first needed.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.schema.document import child, schemas
-from sgl.grammars.schema.options import SchemaOptions
+from sgl.grammars.schema.schema_document import child, schemas
+from sgl.grammars.schema.schema_options import SchemaOptions
 
 _MOST_REFUSALS = 50
 Made = TypeVar("Made")

@@ -9,18 +9,18 @@ from itertools import combinations
 from typing import Any
 
 from sgl.grammars.algebra.expr import NEVER, Expr
-from sgl.grammars.algebra.language import combine, matches, texts
+from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.schema.content import json_of
-from sgl.grammars.schema.document import EndlessReference
-from sgl.grammars.schema.numbers import integer_bounds
-from sgl.grammars.schema.shapes import (
-    Arrays,
-    Names,
-    Numbers,
-    Objects,
-    Shape,
-    Strings,
+from sgl.grammars.schema.content_encoding import json_of
+from sgl.grammars.schema.schema_document import EndlessReference
+from sgl.grammars.schema.number_ranges import integer_bounds
+from sgl.grammars.schema.schema_shapes import (
+    ArrayShape,
+    NameSet,
+    NumberShape,
+    ObjectShape,
+    SchemaShape,
+    StringShape,
     Where,
     as_decimal,
     identity,
@@ -31,10 +31,10 @@ _DEEPEST = 8
 _MOST_INTEGERS = 256
 
 
-class Judge:
+class InstanceJudge:
     """`read` says which texts a language stands for: all that may be in a format, or those that surely are."""
 
-    def __init__(self, shapes: Callable[[Where], list[Shape]], read: Callable[[Expr], Expr] = lambda language: language) -> None:
+    def __init__(self, shapes: Callable[[Where], list[SchemaShape]], read: Callable[[Expr], Expr] = lambda language: language) -> None:
         self._shapes, self._read = shapes, read
         self._matched: dict[tuple[int, str], tuple[Expr, bool]] = {}
         self._listed: dict[int, tuple[tuple[Any, ...], set[Any]]] = {}
@@ -43,7 +43,7 @@ class Judge:
         """Whether a JSON value satisfies all places."""
         return any(self.fits(value, shape) for shape in self._shapes(places))
 
-    def fits(self, value: Any, shape: Shape) -> bool:
+    def fits(self, value: Any, shape: SchemaShape) -> bool:
         """Whether a JSON value is one of those that a shape allows."""
         if shape.values is not None and identity(value) not in self._identities(shape.values):
             return False
@@ -65,7 +65,7 @@ class Judge:
             self._listed[id(values)] = values, set(map(identity, values))
         return self._listed[id(values)][1]
 
-    def _string_fits(self, text: str, strings: Strings) -> bool:
+    def _string_fits(self, text: str, strings: StringShape) -> bool:
         return (
             _within(len(text), strings.least, strings.most)
             and text not in strings.forbidden
@@ -85,7 +85,7 @@ class Judge:
             self._matched[key] = language, matches(language, text)
         return self._matched[key][1]
 
-    def _array_fits(self, value: list[Any], arrays: Arrays) -> bool:
+    def _array_fits(self, value: list[Any], arrays: ArrayShape) -> bool:
         if not _within(len(value), arrays.least, arrays.most) or (arrays.unique and not _distinct(value)):
             return False
         for contained in arrays.contains:
@@ -94,7 +94,7 @@ class Judge:
                 return False
         return all(self.admits(item, arrays.at(i)) for i, item in enumerate(value))
 
-    def _object_fits(self, value: dict[str, Any], objects: Objects) -> bool:
+    def _object_fits(self, value: dict[str, Any], objects: ObjectShape) -> bool:
         if not _within(len(value), objects.least, objects.most) or not value.keys() >= set(objects.required):
             return False
         if not all(self.admits(name, places) for name in value for places in objects.names):
@@ -103,7 +103,7 @@ class Judge:
             return False
         return all(self.admits(member, objects.member(name)) for name, member in value.items())
 
-    def names(self, name: str, names: Names) -> bool:
+    def names(self, name: str, names: NameSet) -> bool:
         """Whether a name is in a set of names."""
         return (
             name not in names.listed
@@ -112,7 +112,7 @@ class Judge:
             and not (names.missed and self.admits(name, names.missed))
         )
 
-    def few(self, shape: Shape) -> list[Any] | None:
+    def few(self, shape: SchemaShape) -> list[Any] | None:
         """The values of a shape where they are few: those that it lists, null, booleans, a short range of integers."""
         if shape.values is not None:
             return [v for v in shape.listed() if self.fits(v, shape)]
@@ -128,7 +128,7 @@ class Judge:
             found += [n for n in range(low, high + 1) if number_fits(Decimal(n), shape.numbers)]
         return found
 
-    def empty(self, shape: Shape, depth: int = 0) -> bool:
+    def empty(self, shape: SchemaShape, depth: int = 0) -> bool:
         """True only if no value fits; False also where that is not easily told."""
         if shape.values is not None:
             return not any(self.fits(v, shape) for v in shape.values)
@@ -148,7 +148,7 @@ class Judge:
         except EndlessReference:
             return False
 
-    def _no_array(self, arrays: Arrays, depth: int) -> bool:
+    def _no_array(self, arrays: ArrayShape, depth: int) -> bool:
         if arrays.most is not None and arrays.least > arrays.most:
             return True
         if any(c.most is not None and c.least > c.most for c in arrays.contains):
@@ -158,7 +158,7 @@ class Judge:
         needed = min(arrays.least, len(arrays.prefix) + 1)
         return any(self._nothing_at(arrays.at(i), depth) for i in range(needed))
 
-    def _no_object(self, objects: Objects, depth: int) -> bool:
+    def _no_object(self, objects: ObjectShape, depth: int) -> bool:
         if objects.most is not None and max(objects.least, len(objects.required)) > objects.most:
             return True
         return any(self._nothing_at(objects.member(name), depth) for name in objects.required)
@@ -172,7 +172,7 @@ def _within(count: int, least: int, most: int | None) -> bool:
     return least <= count and (most is None or count <= most)
 
 
-def number_fits(value: Decimal, numbers: Numbers) -> bool:
+def number_fits(value: Decimal, numbers: NumberShape) -> bool:
     whole = value == value.to_integral_value()
     if (numbers.integer and not whole) or (numbers.fractional and whole):
         return False
@@ -188,7 +188,7 @@ def _divides(step: Decimal, value: Decimal) -> bool:
     return Fraction(value) % Fraction(step) == 0
 
 
-def _no_number(numbers: Numbers) -> bool:
+def _no_number(numbers: NumberShape) -> bool:
     if numbers.integer and numbers.fractional:
         return True
     if numbers.low is None or numbers.high is None:
@@ -200,7 +200,7 @@ def _no_number(numbers: Numbers) -> bool:
     return low_value > high_value or (low_value == high_value and (low_strict or high_strict))
 
 
-def _no_string(strings: Strings) -> bool:
+def _no_string(strings: StringShape) -> bool:
     if strings.most is not None and strings.least > strings.most:
         return True
     if not strings.languages or (len(strings.languages) == 1 and not strings.excluded and not strings.forbidden):

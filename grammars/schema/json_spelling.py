@@ -32,7 +32,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.marks import ended, opened
+from sgl.grammars.algebra.byte_marks import ended, opened
 
 QUOTE = Literal(b'"')
 _COMMA = Literal(b",")
@@ -54,7 +54,7 @@ _LARGEST = int(sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)
-class Whitespace:
+class JsonWhitespace:
     """Where blanks may or must stand; `opening` and `closing` are inside the brackets of what is not empty."""
 
     opening: Expr = EMPTY
@@ -64,22 +64,22 @@ class Whitespace:
     colon: Expr = _COLON
 
 
-def _free(most: int) -> Whitespace:
+def _free(most: int) -> JsonWhitespace:
     blanks = repeat(Chars(charset.of(" \t\n\r")), 0, most)
     comma, colon = seq(blanks, _COMMA, blanks), seq(blanks, _COLON, blanks)
-    return Whitespace(blanks, blanks, blanks, comma, colon)
+    return JsonWhitespace(blanks, blanks, blanks, comma, colon)
 
 
-def _indented(most: int) -> Whitespace:
+def _indented(most: int) -> JsonWhitespace:
     line = seq(Literal(b"\n"), repeat(Literal(b" "), 0, most))
-    return Whitespace(line, line, EMPTY, seq(_COMMA, line), Literal(b": "))
+    return JsonWhitespace(line, line, EMPTY, seq(_COMMA, line), Literal(b": "))
 
 
 _SPACE = optional(Literal(b" "))
 WHITESPACE = {
-    "default": Whitespace(comma=seq(_COMMA, _SPACE), colon=seq(_COLON, _SPACE)),
-    "compact": Whitespace(),
-    "spaced": Whitespace(comma=Literal(b", "), colon=Literal(b": ")),
+    "default": JsonWhitespace(comma=seq(_COMMA, _SPACE), colon=seq(_COLON, _SPACE)),
+    "compact": JsonWhitespace(),
+    "spaced": JsonWhitespace(comma=Literal(b", "), colon=Literal(b": ")),
     "indented": _indented(80),
     "free": _free(40),
 }
@@ -226,7 +226,7 @@ def _forks(names: list[str]) -> set[str]:
     return {"".join(sorted(chars)) for chars in found.values()}
 
 
-def constant(value: Any, blanks: Whitespace, any_order: bool = False, plain: bool = False, marked: bool = False) -> Expr:
+def constant(value: Any, blanks: JsonWhitespace, any_order: bool = False, plain: bool = False, marked: bool = False) -> Expr:
     """A JSON value as `json.dumps` writes it, with characters beyond ASCII raw or all escaped.
 
     Args:
@@ -280,7 +280,7 @@ def _spellings(number: float, plain: bool) -> set[str]:
 
 
 def bracketed(
-    brackets: bytes, members: list[Expr], blanks: Whitespace, ordered: bool = True, after: Expr = EMPTY
+    brackets: bytes, members: list[Expr], blanks: JsonWhitespace, ordered: bool = True, after: Expr = EMPTY
 ) -> Expr:
     """A list of exactly these members; `after` follows the opening bracket."""
     if not members:

@@ -11,19 +11,19 @@ from typing import Any
 from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.content import encoded, encoding_of, holds_json
-from sgl.grammars.schema.document import SchemaOptions, child
-from sgl.grammars.schema.formats import ENFORCED, format_expr, longest_format
-from sgl.grammars.schema.shapes import (
+from sgl.grammars.schema.content_encoding import encoded, encoding_of, holds_json
+from sgl.grammars.schema.schema_document import SchemaOptions, child
+from sgl.grammars.schema.string_formats import ENFORCED, format_expr, longest_format
+from sgl.grammars.schema.schema_shapes import (
     NOWHERE,
     TYPES,
-    Arrays,
-    Contains,
-    Layer,
-    Numbers,
-    Objects,
-    Shape,
-    Strings,
+    ArrayShape,
+    ContainsShape,
+    PropertyLayer,
+    NumberShape,
+    ObjectShape,
+    SchemaShape,
+    StringShape,
     Where,
     as_decimal,
 )
@@ -78,11 +78,11 @@ class KeywordReader:
     def __init__(self, options: SchemaOptions) -> None:
         self._options = options
 
-    def shape(self, schema: Schema, place: str) -> Shape:
+    def shape(self, schema: Schema, place: str) -> SchemaShape:
         """What the direct keywords of a schema allow; those of types that it excludes say nothing."""
         types = _types(schema, place)
         numeric = "number" in types or "integer" in types
-        return Shape(
+        return SchemaShape(
             null="null" in types,
             booleans=_BOTH if "boolean" in types else frozenset(),
             numbers=_numbers(schema, place, "number" not in types) if numeric else None,
@@ -92,11 +92,11 @@ class KeywordReader:
             values=_values(schema, place),
         )
 
-    def _objects(self, schema: Schema, place: str) -> Objects:
-        layers: tuple[Layer, ...] = ()
+    def _objects(self, schema: Schema, place: str) -> ObjectShape:
+        layers: tuple[PropertyLayer, ...] = ()
         if schema.keys() & {"properties", "patternProperties", "additionalProperties"}:
             layers = (self._layer(schema, place),)
-        return Objects(
+        return ObjectShape(
             layers,
             _required(schema, place),
             _count(schema, "minProperties", place) or 0,
@@ -105,10 +105,10 @@ class KeywordReader:
             place,
         )
 
-    def _layer(self, schema: Schema, place: str) -> Layer:
+    def _layer(self, schema: Schema, place: str) -> PropertyLayer:
         properties = _mapping(schema, "properties", place)
         patterns = _mapping(schema, "patternProperties", place)
-        return Layer(
+        return PropertyLayer(
             {name: where(properties[name], child(place, "properties", name)) for name in properties},
             tuple(
                 (_pattern(p, place, "patternProperties"), where(s, child(place, "patternProperties", p)))
@@ -190,11 +190,11 @@ def _bound(schema: Schema, end: str, place: str, tighter: Callable[..., Any]) ->
     return tighter(found) if found else None
 
 
-def _numbers(schema: Schema, place: str, integer: bool) -> Numbers:
+def _numbers(schema: Schema, place: str, integer: bool) -> NumberShape:
     multiple = _number(schema, "multipleOf", place)
     if multiple is not None and multiple <= 0:
         raise InvalidGrammarError(f"multipleOf must be above 0, not {multiple}", child(place, "multipleOf"))
-    return Numbers(
+    return NumberShape(
         integer,
         _bound(schema, "minimum", place, max),
         _bound(schema, "maximum", place, lambda found: min(found, key=lambda b: (b[0], not b[1]))),
@@ -203,7 +203,7 @@ def _numbers(schema: Schema, place: str, integer: bool) -> Numbers:
     )
 
 
-def _strings(schema: Schema, place: str, content: bool = False) -> Strings:
+def _strings(schema: Schema, place: str, content: bool = False) -> StringShape:
     languages: list[Expr] = []
     if "pattern" in schema:
         languages.append(_pattern(schema["pattern"], place, "pattern"))
@@ -219,7 +219,7 @@ def _strings(schema: Schema, place: str, content: bool = False) -> Strings:
             hint = f"JSON within {encoding} is not told; weaken contentMediaType to enforce the encoding alone"
             raise UnsupportedGrammarError("contentMediaType", place, hint)
         held = _rest(schema, "contentSchema", place) or ()
-    return Strings(least, most, tuple(languages), (), place, content=held)
+    return StringShape(least, most, tuple(languages), (), place, content=held)
 
 
 def format_name(schema: Schema, place: str) -> str:
@@ -247,13 +247,13 @@ def _searched(pattern: str) -> Expr:
     return parse_regex(pattern, "ecma", search=True)
 
 
-def _arrays(schema: Schema, place: str) -> Arrays:
+def _arrays(schema: Schema, place: str) -> ArrayShape:
     items = schema.get("items", True)
     prefix_name, rest_name = ("items", "additionalItems") if isinstance(items, list) else ("prefixItems", "items")
     prefix = schema.get(prefix_name, [])
     if not isinstance(prefix, list):
         raise InvalidGrammarError(f"{prefix_name} must be a list, not {prefix!r}", child(place, prefix_name))
-    return Arrays(
+    return ArrayShape(
         tuple(where(s, child(place, prefix_name, i)) for i, s in enumerate(prefix)),
         _rest(schema, rest_name, place) or (),
         _count(schema, "minItems", place) or 0,
@@ -265,12 +265,12 @@ def _arrays(schema: Schema, place: str) -> Arrays:
     )
 
 
-def _contained(schema: Schema, place: str) -> tuple[Contains, ...]:
+def _contained(schema: Schema, place: str) -> tuple[ContainsShape, ...]:
     if "contains" not in schema:
         return ()
     places = where(schema["contains"], child(place, "contains"))
     least, most = _count(schema, "minContains", place), _count(schema, "maxContains", place)
-    return (Contains(places, 1 if least is None else least, most, spoken=True),)
+    return (ContainsShape(places, 1 if least is None else least, most, spoken=True),)
 
 
 def _mapping(schema: Schema, keyword: str, place: str) -> Mapping[str, Any]:

@@ -9,16 +9,16 @@ from functools import lru_cache
 from typing import Any
 
 from sgl.grammars.errors import GrammarError, GrammarLimitError
-from sgl.grammars.schema.document import Document, SchemaOptions
-from sgl.grammars.schema.instances import Judge
-from sgl.grammars.schema.keywords import APPLICATORS
-from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.shapes import TYPES, Numbers, Shape
-from sgl.grammars.schema.weaken import without_refused
+from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions
+from sgl.grammars.schema.instance_judge import InstanceJudge
+from sgl.grammars.schema.keyword_reader import APPLICATORS
+from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.schema_shapes import TYPES, NumberShape, SchemaShape
+from sgl.grammars.schema.ignored_keywords import without_refused
 
 ALL_TYPES = frozenset(TYPES)
 MOST_WORK = 2000  # some tenths of a second
-_NOTHING = Shape(False, frozenset(), None, None, None, None)
+_NOTHING = SchemaShape(False, frozenset(), None, None, None, None)
 
 
 def type_of(value: Any) -> str:
@@ -54,8 +54,8 @@ def _member_types(text: str, name: str) -> frozenset[str]:
 
 
 def _of_member(schema: Any, name: str) -> Iterator[str]:
-    resolver = Resolver(Document(schema), SchemaOptions(), MOST_WORK)
-    judge = Judge(resolver.shapes)
+    resolver = SchemaResolver(SchemaDocument(schema), SchemaOptions(), MOST_WORK)
+    judge = InstanceJudge(resolver.shapes)
     for whole in resolver.shapes(("#",)):
         if whole.values is not None:
             yield from (type_of(v[name]) for v in whole.values if isinstance(v, dict) and name in v and judge.fits(v, whole))
@@ -64,7 +64,7 @@ def _of_member(schema: Any, name: str) -> Iterator[str]:
                 yield from _types(shape, judge)
 
 
-def _types(shape: Shape, judge: Judge) -> Iterator[str]:
+def _types(shape: SchemaShape, judge: InstanceJudge) -> Iterator[str]:
     if shape.values is not None:
         yield from (type_of(v) for v in shape.values if judge.fits(v, shape))
         return
@@ -75,7 +75,7 @@ def _types(shape: Shape, judge: Judge) -> Iterator[str]:
             yield from _numeric(found) if kind == "numbers" else (part,)
 
 
-def _numeric(numbers: Numbers) -> Iterator[str]:
+def _numeric(numbers: NumberShape) -> Iterator[str]:
     if not numbers.fractional:
         yield "integer"
     if not numbers.integer:

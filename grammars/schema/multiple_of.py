@@ -9,8 +9,8 @@ from functools import lru_cache
 from math import gcd, lcm
 
 from sgl.grammars.algebra.expr import NEVER, Expr, Graph, Literal, alt, nonempty, optional, repeat, seq
-from sgl.grammars.algebra.language import combine
-from sgl.grammars.schema.numbers import digit, far_from_whole, power
+from sgl.grammars.algebra.language_operations import combine
+from sgl.grammars.schema.number_ranges import digit, far_from_whole, power
 
 _MOST_REMAINDERS = 1000
 _READ_EXACTLY = 15  # a decimal of at most so many digits keeps its value in a double well enough

@@ -8,14 +8,14 @@ from typing import Protocol
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
-from sgl.grammars.algebra.language import combine, matches, texts
+from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.schema.formats import longest_format
-from sgl.grammars.schema.json_text import QUOTE, encode
-from sgl.grammars.schema.remembered import NotFewError
-from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.scalars import sure, text_expr
-from sgl.grammars.schema.shapes import Names, Objects, Strings, Where
+from sgl.grammars.schema.string_formats import longest_format
+from sgl.grammars.schema.json_spelling import QUOTE, encode
+from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
+from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.scalar_schemas import sure, text_expr
+from sgl.grammars.schema.schema_shapes import NameSet, ObjectShape, StringShape, Where
 
 _MOST_CLASSES = 64
 _LONGEST_HOST = 40  # characters of a member's name that is a host name, for which there must be a whole automaton
@@ -23,23 +23,23 @@ _ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
 Class = tuple[tuple[Expr, ...], tuple[Expr, ...]]  # patterns that names match, and that they do not
 
 
-class Forms(Protocol):
+class ObjectMemberWriter(Protocol):
     """How values and members are written."""
 
     def value(self, places: Where) -> Expr: ...
     def member(self, name: str, value: Expr) -> Expr: ...
     def named_member(self, key: Expr, value: Expr) -> Expr: ...
     def other_member(self, names: list[str], value: Expr, new: bool = False) -> Expr: ...
-    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool, unique: bool = False) -> Expr: ...
+    def listed_members(self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False) -> Expr: ...
 
 
 class ObjectBuilder:
     """`marked`: the grammar's texts are remembered, and objects have the marks for that (`algebra/marks.py`)."""
 
-    def __init__(self, resolver: Resolver, forms: Forms, any_order: bool, marked: bool) -> None:
+    def __init__(self, resolver: SchemaResolver, forms: ObjectMemberWriter, any_order: bool, marked: bool) -> None:
         self._resolver, self._forms, self._any_order, self._marked = resolver, forms, any_order, marked
 
-    def members(self, objects: Objects) -> Expr:
+    def members(self, objects: ObjectShape) -> Expr:
         """All member lists of a shape; NEVER where there is none.
 
         Raises:
@@ -57,12 +57,12 @@ class ObjectBuilder:
             extra = self._counted(objects, free)
         return self._forms.listed_members(parts, extra, objects, self._ordered(objects), counted)
 
-    def _ordered(self, objects: Objects) -> bool:
+    def _ordered(self, objects: ObjectShape) -> bool:
         """The schema gives an order to the names of one `properties`, not to those of several together."""
         declared = [set(layer.properties) for layer in objects.layers if layer.properties and not layer.closing]
         return not self._any_order and (not declared or set(objects.named()) in declared)
 
-    def _parts(self, objects: Objects) -> list[Part] | None:
+    def _parts(self, objects: ObjectShape) -> list[Part] | None:
         parts: list[Part] = []
         required = frozenset(objects.required)
         for name in objects.named():
@@ -75,21 +75,21 @@ class ObjectBuilder:
                 parts.append(Part(self._forms.member(name, value), needed))
         return parts
 
-    def _may_name(self, name: str, objects: Objects) -> bool:
+    def _may_name(self, name: str, objects: ObjectShape) -> bool:
         return all(
             any(self._resolver.admits(name, shape) for shape in self._resolver.shapes(places))
             for places in objects.names
         )
 
-    def _counted(self, objects: Objects, free: _FreeNames) -> Expr:
+    def _counted(self, objects: ObjectShape, free: _FreeNames) -> Expr:
         """Free members that are counted: their names are remembered, as one that came twice would count twice."""
         if not free.any_name():
             raise UnsupportedGrammarError(objects.keyword, objects.place, "free names under patterns may repeat, so more than one is not counted")
         if not self._marked:
-            raise NotFewError(objects.keyword, objects.place, "free property names may repeat, so more than one is counted only in a schema that is the whole grammar")
+            raise TooManyDistinctError(objects.keyword, objects.place, "free property names may repeat, so more than one is counted only in a schema that is the whole grammar")
         return free.new_member()
 
-    def _with_some(self, objects: Objects) -> Expr:
+    def _with_some(self, objects: ObjectShape) -> Expr:
         """A member with a name of some set: a declared one that is in it, or a free one."""
         wanted, *others = _independent(objects.some)
         rest = replace(objects, some=tuple(others))
@@ -97,7 +97,7 @@ class ObjectBuilder:
         found = [self.members(replace(rest, required=_joined(rest.required, name))) for name in declared]
         return alt(*found, self._with_free(rest, wanted))
 
-    def _with_free(self, objects: Objects, wanted: Names) -> Expr:
+    def _with_free(self, objects: ObjectShape, wanted: NameSet) -> Expr:
         free = _FreeNames(self._resolver, self._forms, objects)
         special = free.some_member(wanted)
         parts = self._parts(objects)
@@ -110,9 +110,9 @@ class ObjectBuilder:
         return self._forms.listed_members([*parts, Part(special, True)], free.any_member(), objects, False)
 
 
-def _independent(sets: tuple[Names, ...]) -> list[Names]:
+def _independent(sets: tuple[NameSet, ...]) -> list[NameSet]:
     """The sets that lie within none of the others: a name of a smaller set is also one of the larger."""
-    found: list[Names] = []
+    found: list[NameSet] = []
     for names in dict.fromkeys(sets):
         if not any(other.within(names) for other in found):
             found = [other for other in found if not names.within(other)] + [names]
@@ -123,7 +123,7 @@ def _joined(required: tuple[str, ...], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*required, name)))
 
 
-def _as_names(strings: Strings) -> Strings:
+def _as_names(strings: StringShape) -> StringShape:
     """What names are generated from: those of a format that is long without a bound of its own are short."""
     found = sure(strings)
     return replace(found, most=_LONGEST_HOST) if found.languages and found.most == longest_format("hostname") else found
@@ -132,7 +132,7 @@ def _as_names(strings: Strings) -> Strings:
 class _FreeNames:
     """Members of names that are not declared, split into classes by the patterns that a name matches."""
 
-    def __init__(self, resolver: Resolver, forms: Forms, objects: Objects) -> None:
+    def __init__(self, resolver: SchemaResolver, forms: ObjectMemberWriter, objects: ObjectShape) -> None:
         self._resolver, self._forms, self._objects = resolver, forms, objects
         self._declared = objects.named()
         self._languages = [self._name_language(places) for places in objects.names]
@@ -152,7 +152,7 @@ class _FreeNames:
         """A member whose name no other free one has."""
         return self._forms.other_member(self._declared, self._value(()), new=True)
 
-    def some_member(self, wanted: Names) -> Expr:
+    def some_member(self, wanted: NameSet) -> Expr:
         """Members whose names are in a set of names."""
         patterns = list(dict.fromkeys(p for layer in self._objects.layers for p, _ in layer.patterns))
         listed = texts(n for n in wanted.listed if n not in self._declared)
@@ -203,13 +203,13 @@ class _FreeNames:
             keyword = "patternProperties" if group[0] or group[1] else "propertyNames"
             raise UnsupportedGrammarError(keyword, self._objects.place, str(error)) from error
 
-    def _name_language(self, places: Where, read: Callable[[Strings], Strings] | None = None) -> Expr:
+    def _name_language(self, places: Where, read: Callable[[StringShape], StringShape] | None = None) -> Expr:
         """The names that are strings of some places; `read` may leave in what is not sure to be."""
         found: list[Expr] = []
         for shape in self._resolver.shapes(places):
             if shape.values is not None:
                 found.append(texts(v for v in shape.values if isinstance(v, str) and self._resolver.admits(v, shape)))
             elif shape.strings is not None:
-                bounded = Strings() != shape.strings
+                bounded = StringShape() != shape.strings
                 found.append(text_expr((read or _as_names)(shape.strings)) if bounded else _ANY_TEXT)
         return alt(*found)

@@ -8,15 +8,15 @@ from decimal import Decimal
 from functools import lru_cache, partial
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.counted import CountedTexts
+from sgl.grammars.algebra.counted_texts import CountedTexts
 from sgl.grammars.algebra.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
-from sgl.grammars.algebra.language import combine, determined, texts
+from sgl.grammars.algebra.language_operations import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.schema.bounded import bounded
-from sgl.grammars.schema.formats import generated, with_digits
-from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE, encode_chars, encode_once, spelled
-from sgl.grammars.schema.multiples import common_step, few_remainders, multiples, other_numbers, whole_step
-from sgl.grammars.schema.numbers import (
+from sgl.grammars.schema.bounded_numbers import bounded
+from sgl.grammars.schema.string_formats import generated, with_digits
+from sgl.grammars.schema.json_spelling import FREE_CHAR, FREE_TEXT, QUOTE, encode_chars, encode_once, spelled
+from sgl.grammars.schema.multiple_of import common_step, few_remainders, multiples, other_numbers, whole_step
+from sgl.grammars.schema.number_ranges import (
     any_number,
     integer_bounds,
     integers,
@@ -25,7 +25,7 @@ from sgl.grammars.schema.numbers import (
     unsigned,
     whole_numbers,
 )
-from sgl.grammars.schema.shapes import Numbers, Strings
+from sgl.grammars.schema.schema_shapes import NumberShape, StringShape
 
 _ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
 _MOST_COUNTED = 20_000  # characters
@@ -33,7 +33,7 @@ _MOST_PLACES = 5_000_000  # states times characters: of their possible lengths a
 _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
-def number_expr(numbers: Numbers, plain: bool = False, digits: int | None = None) -> Expr:
+def number_expr(numbers: NumberShape, plain: bool = False, digits: int | None = None) -> Expr:
     """JSON numbers between bounds, divisible as asked; with `plain` integers are digits alone.
 
     digits: at most so many before and behind the point, None for any number; see `bounded`.
@@ -48,13 +48,13 @@ def number_expr(numbers: Numbers, plain: bool = False, digits: int | None = None
 
 
 @lru_cache(maxsize=512)
-def _short_number(numbers: Numbers, plain: bool, digits: int | None) -> Expr:
+def _short_number(numbers: NumberShape, plain: bool, digits: int | None) -> Expr:
     whole = _number_expr(numbers, plain, digits)
     return whole if digits is None else bounded(whole, digits)
 
 
 @lru_cache(maxsize=512)
-def _number_expr(numbers: Numbers, plain: bool, digits: int | None) -> Expr:
+def _number_expr(numbers: NumberShape, plain: bool, digits: int | None) -> Expr:
     if numbers.integer and numbers.fractional:
         return NEVER
     steps = [common_step(numbers.multiples)] if numbers.multiples else []
@@ -76,7 +76,7 @@ def _number_expr(numbers: Numbers, plain: bool, digits: int | None) -> Expr:
     return languages[0] if languages else any_number(digits)
 
 
-def string_expr(strings: Strings, digits: int | None = None) -> Expr:
+def string_expr(strings: StringShape, digits: int | None = None) -> Expr:
     """A quoted JSON string. digits: at most so many of the numbers of formats, where that leaves something.
 
     Raises:
@@ -97,12 +97,12 @@ def string_expr(strings: Strings, digits: int | None = None) -> Expr:
     return NEVER
 
 
-def sure(strings: Strings) -> Strings:
+def sure(strings: StringShape) -> StringShape:
     """The same with what is surely in a format in place of what may be."""
     return replace(strings, languages=tuple(generated(language) for language in strings.languages))
 
 
-def _written(strings: Strings) -> Expr:
+def _written(strings: StringShape) -> Expr:
     """The characters as JSON; by states and counts that are made on the way, where their product is too large."""
     try:
         return _encoded(text_expr(strings))
@@ -123,7 +123,7 @@ def _encoded(text: Expr) -> Expr:
     return text if text == NEVER else encode_once(text)
 
 
-def text_expr(strings: Strings) -> Expr:
+def text_expr(strings: StringShape) -> Expr:
     """The characters of a string that must match something."""
     if strings.content is not None:
         raise UnsupportedGrammarError("contentMediaType", strings.place, "JSON in the name of a property is not told")
@@ -136,7 +136,7 @@ def text_expr(strings: Strings) -> Expr:
     return _combined(languages, excluded, "pattern", strings.place, strings.least, strings.most)
 
 
-def _excluded(strings: Strings) -> tuple[Expr, ...]:
+def _excluded(strings: StringShape) -> tuple[Expr, ...]:
     return strings.excluded + ((texts(sorted(strings.forbidden)),) if strings.forbidden else ())
 
 

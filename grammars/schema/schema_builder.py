@@ -24,25 +24,32 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
-from sgl.grammars.algebra.marks import ended, opened, remembered
+from sgl.grammars.algebra.byte_marks import ended, opened, remembered
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.arrays import ArrayBuilder
-from sgl.grammars.schema.ascii import ascii_only
-from sgl.grammars.schema.closing import closing
-from sgl.grammars.schema.content import in_string, settled
-from sgl.grammars.schema.document import Document, SchemaOptions, canonical_schema
-from sgl.grammars.schema.json_text import QUOTE, WHITESPACE, constant, other_than, spellings
-from sgl.grammars.schema.keywords import KeywordReader
-from sgl.grammars.schema.objects import ObjectBuilder
-from sgl.grammars.schema.productive import unproductive
-from sgl.grammars.schema.remembered import NotFewError
-from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.rewriting import called
-from sgl.grammars.schema.scalars import number_expr, string_expr
-from sgl.grammars.schema.scopes import told_by_pointer
-from sgl.grammars.schema.shapes import ANYTHING, Arrays, Objects, Shape, Strings, Where
-from sgl.grammars.schema.simple import Keywords, SimpleSchemas
-from sgl.grammars.schema.weaken import weakened
+from sgl.grammars.schema.array_schemas import ArrayBuilder
+from sgl.grammars.schema.ascii_only import ascii_only
+from sgl.grammars.schema.closed_objects import closing
+from sgl.grammars.schema.content_encoding import in_string, settled
+from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions, canonical_schema
+from sgl.grammars.schema.json_spelling import QUOTE, WHITESPACE, constant, other_than, spellings
+from sgl.grammars.schema.keyword_reader import KeywordReader
+from sgl.grammars.schema.object_schemas import ObjectBuilder
+from sgl.grammars.schema.unproductive_rules import unproductive_rules
+from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
+from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.grammar_rewriting import called
+from sgl.grammars.schema.scalar_schemas import number_expr, string_expr
+from sgl.grammars.schema.dynamic_scopes import identified_by_pointer
+from sgl.grammars.schema.schema_shapes import (
+    ANYTHING,
+    ArrayShape,
+    ObjectShape,
+    SchemaShape,
+    StringShape,
+    Where,
+)
+from sgl.grammars.schema.simple_schemas import Keywords, SimpleSchemas
+from sgl.grammars.schema.ignored_keywords import weakened
 
 __all__ = ["SchemaOptions", "canonical_schema", "schema_expr"]
 
@@ -65,28 +72,28 @@ def schema_expr(schema: Any, options: SchemaOptions, remember: bool = False) -> 
     """
     schema, _ = weakened(schema, options)
     others = {uri: weakened(json.loads(text), options)[0] for uri, text in options.resources}
-    document = Document(schema, others)
+    document = SchemaDocument(schema, others)
     if document.draft_4:
         options = replace(options, integers="plain")
     options = settled(closing(options, schema), schema)
-    with told_by_pointer():
+    with identified_by_pointer():
         expr = _expr(document, options, remember)
     if expr == NEVER:
         raise InvalidGrammarError("the schema allows no value at all", "#")
     return ascii_only(expr) if options.ascii else expr
 
 
-def _expr(document: Document, options: SchemaOptions, remember: bool) -> Expr:
+def _expr(document: SchemaDocument, options: SchemaOptions, remember: bool) -> Expr:
     try:
         return _built(document, options)
-    except NotFewError:
+    except TooManyDistinctError:
         if not remember:
             raise
         found = _built(document, options, marked=True)
         return NEVER if found == NEVER else remembered(found)
 
 
-def _built(document: Document, options: SchemaOptions, marked: bool = False) -> Expr:
+def _built(document: SchemaDocument, options: SchemaOptions, marked: bool = False) -> Expr:
     builder = _Builder(document, options, marked)
     try:
         return builder.root(("#",))
@@ -95,10 +102,10 @@ def _built(document: Document, options: SchemaOptions, marked: bool = False) -> 
 
 
 class _Builder:
-    def __init__(self, document: Document, options: SchemaOptions, marked: bool = False) -> None:
+    def __init__(self, document: SchemaDocument, options: SchemaOptions, marked: bool = False) -> None:
         self._marked = marked
         self._document = document
-        self._resolver = Resolver(document, options)
+        self._resolver = SchemaResolver(document, options)
         self._simple = SimpleSchemas(document, self, options.additional_properties)
         self._options = options
         self._blanks = WHITESPACE[options.whitespace]
@@ -121,7 +128,7 @@ class _Builder:
         while True:
             expr = self.value(places)
             hopeful = self._make_bodies() and not self._document.referred
-            dead = set() if hopeful else unproductive(list(self._rules.values()))
+            dead = set() if hopeful else unproductive_rules(list(self._rules.values()))
             if not dead:
                 self._check_held()
                 return expr
@@ -209,7 +216,7 @@ class _Builder:
         assert objects is not None
         return self._object(objects)
 
-    def _shape(self, shape: Shape, places: Where, index: int) -> Expr:
+    def _shape(self, shape: SchemaShape, places: Where, index: int) -> Expr:
         if shape.values is not None:
             unlisted = replace(shape, values=None)
             return self.listed([v for v in shape.listed() if self._resolver.admits(v, unlisted)])
@@ -225,9 +232,9 @@ class _Builder:
             found.append(self._rule((places, index, "{"), lambda: self._object(objects)))
         return alt(*found)
 
-    def _string(self, strings: Strings) -> Expr:
+    def _string(self, strings: StringShape) -> Expr:
         """A string; one that is JSON has the text of a value, as it is written in a string."""
-        alone = Strings(place=strings.place, content=strings.content)
+        alone = StringShape(place=strings.place, content=strings.content)
         if strings.content is None:
             return string_expr(strings, self._options.digits)
         if strings != alone or self._marked:
@@ -291,14 +298,14 @@ class _Builder:
         ordered = ordered or not parts
         return Joined(tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered)
 
-    def _array(self, arrays: Arrays) -> Expr:
+    def _array(self, arrays: ArrayShape) -> Expr:
         items = self._arrays.items(arrays)
         return seq(items, Literal(b"]"))
 
-    def _object(self, objects: Objects) -> Expr:
+    def _object(self, objects: ObjectShape) -> Expr:
         return self._objects.members(objects)
 
-    def listed_members(self, parts: list[Part], extra: Expr, objects: Objects, ordered: bool, unique: bool = False) -> Expr:
+    def listed_members(self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False) -> Expr:
         counted = objects.least if objects.most is None else max(objects.least, objects.most)
         ordered = ordered and _may_be_ordered(parts, counted)
         _check_room(parts, ordered, objects.place)
@@ -315,13 +322,13 @@ def _leaf(keywords: Keywords, options: SchemaOptions) -> Expr | None:
     """Made once for all schemas."""
     schema = {name: list(value) if kind is list else value for name, kind, value in keywords}
     shape = KeywordReader(options).shape(schema, "#")
-    return _Builder(Document({}), options)._shape(shape, (), 0)
+    return _Builder(SchemaDocument({}), options)._shape(shape, (), 0)
 
 
 @lru_cache(maxsize=64)
 def _any_value(options: SchemaOptions, marked: bool) -> Expr:
     """Made once for all schemas."""
-    return _Builder(Document({}), options, marked).any_value()
+    return _Builder(SchemaDocument({}), options, marked).any_value()
 
 
 def _may_be_ordered(parts: list[Part], counted: int) -> bool:

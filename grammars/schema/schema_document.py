@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.schema.scopes import Scopes, bare
-from sgl.grammars.schema.source import canonical_schema
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.dynamic_scopes import DynamicScopes, bare
+from sgl.grammars.schema.schema_source import canonical_schema
 
-__all__ = ["Document", "SchemaOptions", "canonical_schema", "child"]
+__all__ = ["SchemaDocument", "SchemaOptions", "canonical_schema", "child"]
 
 _LEGACY = ("draft-03", "draft-04", "draft-06", "draft-07")
 _DRAFT_4 = ("draft-03", "draft-04")
@@ -36,7 +36,7 @@ def child(pointer: str, *keys: str | int) -> str:
     return pointer + "".join("/" + str(k).replace("~", "~0").replace("/", "~1") for k in keys)
 
 
-class Document:
+class SchemaDocument:
     """The root schema and its places; a place is a JSON pointer with `#` before it."""
 
     def __init__(self, root: Any, resources: Mapping[str, Any] | None = None) -> None:
@@ -47,7 +47,7 @@ class Document:
         self._values |= {f"{uri}#": schema for uri, schema in self._resources.items()}
         self._anchors: dict[str, str] | None = None
         self._dynamic: dict[tuple[str, str], str] = {}  # by the root of a resource and the name of its dynamic anchor
-        self._scopes = Scopes()
+        self._scopes = DynamicScopes()
         self._targets: dict[str, str] = {}  # of references that mean the same everywhere
         self.referred = False  # whether a reference was followed: without one nothing is recursive
 

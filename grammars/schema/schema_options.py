@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.schema.bounded import DIGITS
-from sgl.grammars.schema.json_text import WHITESPACE
-from sgl.grammars.schema.resources import resources_of
+from sgl.grammars.schema.bounded_numbers import DIGITS
+from sgl.grammars.schema.json_spelling import WHITESPACE
+from sgl.grammars.schema.external_schemas import resources_of
 
 _CHOICES = {
     "whitespace": tuple(WHITESPACE),

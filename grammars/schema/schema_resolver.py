@@ -10,12 +10,12 @@ from itertools import combinations
 from typing import Any
 
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.alternatives import distinct, merged, repeated
-from sgl.grammars.schema.closing import closed, joined, quiet_contains, quieted
-from sgl.grammars.schema.document import Document, EndlessReference, SchemaOptions, child
-from sgl.grammars.schema.formats import generated
-from sgl.grammars.schema.instances import Judge
-from sgl.grammars.schema.keywords import (
+from sgl.grammars.schema.distinct_alternatives import distinct, merged, repeated
+from sgl.grammars.schema.closed_objects import close_objects, joined, quiet_contains, quieted
+from sgl.grammars.schema.schema_document import SchemaDocument, EndlessReference, SchemaOptions, child
+from sgl.grammars.schema.string_formats import generated
+from sgl.grammars.schema.instance_judge import InstanceJudge
+from sgl.grammars.schema.keyword_reader import (
     APPLICATORS,
     KeywordReader,
     Schema,
@@ -23,19 +23,19 @@ from sgl.grammars.schema.keywords import (
     check_names,
     where,
 )
-from sgl.grammars.schema.negation import complement
-from sgl.grammars.schema.shapes import (
+from sgl.grammars.schema.schema_negation import complement
+from sgl.grammars.schema.schema_shapes import (
     ANYTHING,
     NOWHERE,
-    Layer,
-    Names,
-    Objects,
-    Shape,
+    PropertyLayer,
+    NameSet,
+    ObjectShape,
+    SchemaShape,
     Where,
     both,
     same,
 )
-from sgl.grammars.schema.unevaluated import close_items, close_members, speaks
+from sgl.grammars.schema.unevaluated_keywords import close_items, close_members, speaks
 
 MOST_ALTERNATIVES = 256
 _MOST_TOGETHER = 5
@@ -44,7 +44,7 @@ _MOST_RIVALS = 400  # branches of oneOf, each pair of which is compared
 _FEW_RIVALS = 16  # the same where the work is limited
 _MOST_BRANCHES = 2048  # that are not multiplied with others
 _MOST_NESTED = 40  # places that are worked out within each other
-Shapes = list[Shape]
+Shapes = list[SchemaShape]
 
 
 class _DeeperError(Exception):
@@ -55,19 +55,19 @@ class _DeeperError(Exception):
         self.place, self.above = place, list(above)
 
 
-class Resolver:
+class SchemaResolver:
     """Alternatives of what a set of places allows; each place is worked out once.
 
     most_work: pairs of alternatives that are combined, beyond which GrammarLimitError is raised; None for no limit. With a
     limit a oneOf of many branches is read as an anyOf.
     """
 
-    def __init__(self, document: Document, options: SchemaOptions, most_work: int | None = None) -> None:
+    def __init__(self, document: SchemaDocument, options: SchemaOptions, most_work: int | None = None) -> None:
         self._left = float("inf") if most_work is None else most_work
         self._document = document
         self._reader = KeywordReader(options)
-        self._judge = Judge(self.shapes)
-        self._maker = Judge(self.written, generated)
+        self._judge = InstanceJudge(self.shapes)
+        self._maker = InstanceJudge(self.written, generated)
         self._closing = not options.additional_properties
         self._compared = 0
         self._known: dict[str, Shapes] = {}
@@ -87,13 +87,13 @@ class Resolver:
     def written(self, places: Where) -> Shapes:
         """The alternatives that are written: of a value that satisfies all places, with its object closed where objects are."""
         found = self.shapes(places)
-        return [closed(shape) for shape in found] if self._closing else found
+        return [close_objects(shape) for shape in found] if self._closing else found
 
-    def admits(self, value: Any, shape: Shape) -> bool:
+    def admits(self, value: Any, shape: SchemaShape) -> bool:
         """Whether a value surely fits, so that it may be written."""
         return self._maker.fits(value, shape)
 
-    def in_names(self, name: str, names: Names) -> bool:
+    def in_names(self, name: str, names: NameSet) -> bool:
         """Whether a name is in a set of names."""
         return self._judge.names(name, names)
 
@@ -185,21 +185,21 @@ class Resolver:
             found = self._meet(found, self._conditional(schema, place), place)
         return self._evaluated(found, schema, place)
 
-    def _own(self, schema: Schema, place: str) -> Shape:
+    def _own(self, schema: Schema, place: str) -> SchemaShape:
         """What the keywords of a schema allow that speak of the value itself."""
         shape = self._reader.shape(schema, place)
         if not self._closing or shape.arrays is None or not shape.arrays.contains:
             return shape
         return replace(shape, arrays=quiet_contains(shape.arrays, self._quiet))
 
-    def _listed(self, shape: Shape) -> Shape:
+    def _listed(self, shape: SchemaShape) -> SchemaShape:
         """Scalar values are judged at once, so that nothing else need be said of them."""
         if shape.values is None or any(isinstance(v, list | dict) for v in shape.values):
             return shape
         if shape.strings and any(generated(language) is not language for language in shape.strings.languages):
             return shape
         unlisted = replace(shape, values=None)
-        return Shape(values=tuple(v for v in shape.listed() if self._judge.fits(v, unlisted)))
+        return SchemaShape(values=tuple(v for v in shape.listed() if self._judge.fits(v, unlisted)))
 
     def _evaluated(self, found: Shapes, schema: Schema, place: str) -> Shapes:
         """What was not spoken of satisfies `unevaluatedProperties` and `unevaluatedItems`."""
@@ -239,7 +239,7 @@ class Resolver:
             return right
         if len(right) == 1 and right[0] is ANYTHING:
             return left
-        found = [m for a in left for b in right if not (m := a.meet(b)).hollow()]
+        found = [m for a in left for b in right if not (m := a.meet(b)).allows_nothing()]
         most = MOST_ALTERNATIVES if min(len(left), len(right)) > 1 else _MOST_BRANCHES
         self._compared += len(found) if len(found) > most else 0
         if len(found) > most and self._compared <= _MOST_COMPARED:
@@ -377,11 +377,11 @@ class Resolver:
             if not isinstance(listed, dict):
                 raise InvalidGrammarError(f"{keyword} must be an object, not {listed!r}", child(place, keyword))
             for name, asked in listed.items():
-                absent = Shape(objects=Objects((Layer({name: NOWHERE}, spoken=False),)))
+                absent = SchemaShape(objects=ObjectShape((PropertyLayer({name: NOWHERE}, spoken=False),)))
                 if isinstance(asked, list):
                     check_names(asked, keyword, place)
-                    present = [Shape(objects=Objects((), (name, *asked)))]
+                    present = [SchemaShape(objects=ObjectShape((), (name, *asked)))]
                 else:
                     asked_shapes = self._of(child(place, keyword, name))
-                    present = self._meet([Shape(objects=Objects((), (name,)))], asked_shapes, place)
+                    present = self._meet([SchemaShape(objects=ObjectShape((), (name,)))], asked_shapes, place)
                 yield [absent, *present]

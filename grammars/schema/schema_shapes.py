@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.algebra.language import matches
+from sgl.grammars.algebra.language_operations import matches
 
 Where = tuple[str, ...]
 NOWHERE: Where = ("false",)
@@ -29,7 +29,7 @@ def _tighter(left: Any, right: Any, pick: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NumberShape:
     """Bounds are (value, strict); `fractional` numbers are not whole, `indivisible` steps must not divide them."""
 
     integer: bool = False
@@ -40,8 +40,8 @@ class Numbers:
     fractional: bool = False
     indivisible: tuple[Decimal, ...] = ()
 
-    def meet(self, other: Numbers) -> Numbers:
-        return Numbers(
+    def meet(self, other: NumberShape) -> NumberShape:
+        return NumberShape(
             self.integer or other.integer,
             _tighter(self.low, other.low, max),
             _tighter(self.high, other.high, lambda a, b: min(a, b, key=lambda x: (x[0], not x[1]))),
@@ -53,7 +53,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Strings:
+class StringShape:
     """Length in characters, languages of characters that must all, or must not, match, and forbidden texts.
 
     `content` are the places of the JSON value that the text is, None where it need not be JSON.
@@ -67,8 +67,8 @@ class Strings:
     forbidden: frozenset[str] = frozenset()
     content: Where | None = None
 
-    def meet(self, other: Strings) -> Strings:
-        return Strings(
+    def meet(self, other: StringShape) -> StringShape:
+        return StringShape(
             max(self.least, other.least),
             _tighter(self.most, other.most, min),
             tuple(dict.fromkeys(self.languages + other.languages)),
@@ -80,8 +80,8 @@ class Strings:
 
 
 @dataclass(frozen=True, slots=True)
-class Contains:
-    """At least and at most so many of the items from `start` on satisfy the places; `spoken` as for a `Layer`."""
+class ContainsShape:
+    """At least and at most so many of the items from `start` on satisfy the places; `spoken` as for a `PropertyLayer`."""
 
     places: Where
     least: int = 1
@@ -92,7 +92,7 @@ class Contains:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
+class ArrayShape:
     """The first items by place, the others alike.
 
     `evaluated` counts the first items that a keyword has spoken of (None: all), which `unevaluatedItems` asks for.
@@ -102,7 +102,7 @@ class Arrays:
     items: Where = ()
     least: int = 0
     most: int | None = None
-    contains: tuple[Contains, ...] = ()
+    contains: tuple[ContainsShape, ...] = ()
     unique: bool = False
     evaluated: int | None = 0
     place: str = ""
@@ -110,13 +110,13 @@ class Arrays:
     def at(self, index: int) -> Where:
         return self.prefix[index] if index < len(self.prefix) else self.items
 
-    def unspoken(self) -> Arrays:
+    def unspoken(self) -> ArrayShape:
         return replace(self, evaluated=0, contains=tuple(replace(c, spoken=False) for c in self.contains))
 
-    def meet(self, other: Arrays) -> Arrays:
+    def meet(self, other: ArrayShape) -> ArrayShape:
         longest = max(len(self.prefix), len(other.prefix))
         open_ended = self.evaluated is None or other.evaluated is None
-        return Arrays(
+        return ArrayShape(
             tuple(both(self.at(i), other.at(i)) for i in range(longest)),
             both(self.items, other.items),
             max(self.least, other.least),
@@ -129,7 +129,7 @@ class Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class PropertyLayer:
     """`properties`, `patternProperties` and `additionalProperties` of one schema; they belong together.
 
     `spoken` and `rest` tell whether its names, and all others, count as evaluated for `unevaluatedProperties`. `closes`:
@@ -155,7 +155,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameSet:
     """A set of names: those that match all of some patterns, are not listed, match none of others and miss places.
 
     `keyword` is the one that asks for it.
@@ -167,7 +167,7 @@ class Names:
     missed: Where = ()
     keyword: str = "not"
 
-    def within(self, other: Names) -> bool:
+    def within(self, other: NameSet) -> bool:
         """Whether every condition of the other set is one of this set; then all names here are also there."""
         narrower = not other.missed or (bool(self.missed) and set(self.missed) <= set(other.missed))
         pairs = ((other.listed, self.listed), (other.unmatched, self.unmatched), (other.matched, self.matched))
@@ -175,16 +175,16 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class ObjectShape:
     """`some`: for each of these sets of names at least one member has a name in it; `keyword` asks for `least`."""
 
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[PropertyLayer, ...] = ()
     required: tuple[str, ...] = ()
     least: int = 0
     most: int | None = None
     names: tuple[Where, ...] = ()
     place: str = ""
-    some: tuple[Names, ...] = ()
+    some: tuple[NameSet, ...] = ()
     keyword: str = "minProperties"
 
     def member(self, name: str) -> Where:
@@ -200,8 +200,8 @@ class Objects:
         """All names that are spoken of, in the schema's order, required strangers last."""
         return list(dict.fromkeys([n for layer in self.layers for n in layer.properties] + list(self.required)))
 
-    def meet(self, other: Objects) -> Objects:
-        return Objects(
+    def meet(self, other: ObjectShape) -> ObjectShape:
+        return ObjectShape(
             self.layers + other.layers,
             tuple(dict.fromkeys(self.required + other.required)),
             max(self.least, other.least),
@@ -213,25 +213,25 @@ class Objects:
         )
 
 
-_ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT = Numbers(), Strings(), Arrays(), Objects()
+_ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT = NumberShape(), StringShape(), ArrayShape(), ObjectShape()
 _FREE = (_ANY_NUMBER, _ANY_STRING, _ANY_ARRAY, _ANY_OBJECT)
 _BOTH = frozenset((True, False))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SchemaShape:
     """One alternative of a schema: what it allows of each type, and the only values where it lists them."""
 
     null: bool = True
     booleans: frozenset[bool] = _BOTH
-    numbers: Numbers | None = _ANY_NUMBER
-    strings: Strings | None = _ANY_STRING
-    arrays: Arrays | None = _ANY_ARRAY
-    objects: Objects | None = _ANY_OBJECT
+    numbers: NumberShape | None = _ANY_NUMBER
+    strings: StringShape | None = _ANY_STRING
+    arrays: ArrayShape | None = _ANY_ARRAY
+    objects: ObjectShape | None = _ANY_OBJECT
     values: tuple[Any, ...] | None = None
 
-    def meet(self, other: Shape) -> Shape:
-        return Shape(
+    def meet(self, other: SchemaShape) -> SchemaShape:
+        return SchemaShape(
             self.null and other.null,
             self.booleans & other.booleans,
             _meet(self.numbers, other.numbers),
@@ -241,7 +241,7 @@ class Shape:
             _common(self.values, other.values),
         )
 
-    def unspoken(self) -> Shape:
+    def unspoken(self) -> SchemaShape:
         """The same without anything that counts as evaluated, as `not` has it."""
         objects, arrays = self.objects, self.arrays
         layers = tuple(replace(layer, spoken=False, rest=False, closes=False) for layer in objects.layers) if objects else ()
@@ -262,7 +262,7 @@ class Shape:
         free = all(kind is any_kind for kind, any_kind in zip(kinds, _FREE, strict=True))
         return self.values is not None and free and self.null and self.booleans == _BOTH
 
-    def hollow(self) -> bool:
+    def allows_nothing(self) -> bool:
         """Whether no type, or no value, is left."""
         if self.values == ():
             return True
@@ -305,4 +305,4 @@ def same(left: Any, right: Any) -> bool:
     return bool(identity(left) == identity(right))
 
 
-ANYTHING = Shape()
+ANYTHING = SchemaShape()

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sgl.grammars.algebra.expr import NEVER, Expr, Part
-from sgl.grammars.schema.document import Document
-from sgl.grammars.schema.keywords import is_annotation
-from sgl.grammars.schema.shapes import NOWHERE, TYPES, Where
+from sgl.grammars.schema.schema_document import SchemaDocument
+from sgl.grammars.schema.keyword_reader import is_annotation
+from sgl.grammars.schema.schema_shapes import NOWHERE, TYPES, Where
 
 _SCALARS = frozenset(TYPES) - {"object", "array"}
 _OBJECT = frozenset(("type", "properties", "required", "additionalProperties"))
@@ -26,7 +26,7 @@ Schema = dict[str, Any]
 Keywords = tuple[tuple[str, type, Any], ...]  # with the types of the values, for 1 is True
 
 
-class Forms(Protocol):
+class GeneralSchemaWriter(Protocol):
     """What the long way lends: values of any places, and how members and lists are written."""
 
     def value(self, places: Where) -> Expr: ...
@@ -43,7 +43,7 @@ class Forms(Protocol):
 class SimpleSchemas:
     """Expressions of simple schemas by place; None where the long way must be gone."""
 
-    def __init__(self, document: Document, forms: Forms, open_objects: bool) -> None:
+    def __init__(self, document: SchemaDocument, forms: GeneralSchemaWriter, open_objects: bool) -> None:
         self._document, self._forms, self._open = document, forms, open_objects
         self._references: list[str] = []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sgl.grammars.algebra.expr import Expr, Literal, alt, seq
-from sgl.grammars.algebra.language import combine
+from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.bounded import DIGITS, SECOND_DIGITS, bounded
-from sgl.grammars.schema.content import exactly
+from sgl.grammars.schema.bounded_numbers import DIGITS, SECOND_DIGITS, bounded
+from sgl.grammars.schema.content_encoding import exactly
 
 _YEAR = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"

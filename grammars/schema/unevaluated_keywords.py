@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sgl.grammars.schema.shapes import Arrays, Layer, Shape, Where
+from sgl.grammars.schema.schema_shapes import ArrayShape, PropertyLayer, SchemaShape, Where
 
 
-def speaks(shape: Shape) -> bool:
+def speaks(shape: SchemaShape) -> bool:
     """Whether an alternative has spoken of any members or items."""
     layers = shape.objects.layers if shape.objects else ()
     if any(layer.rest or (layer.spoken and (layer.properties or layer.patterns)) for layer in layers):
@@ -17,7 +17,7 @@ def speaks(shape: Shape) -> bool:
     return arrays is not None and (arrays.evaluated != 0 or any(c.spoken for c in arrays.contains))
 
 
-def close_members(shape: Shape, rest: Where) -> Shape:
+def close_members(shape: SchemaShape, rest: Where) -> SchemaShape:
     """The alternative whose members that nothing has spoken of satisfy some places."""
     objects = shape.objects
     if objects is None or any(layer.rest for layer in objects.layers):
@@ -27,11 +27,11 @@ def close_members(shape: Shape, rest: Where) -> Shape:
         return replace(shape, objects=replace(objects, layers=(replace(spoken[0], additional=rest, rest=True),)))
     names: dict[str, Where] = {name: () for layer in spoken for name in layer.properties}
     patterns = tuple((pattern, ()) for layer in spoken for pattern, _ in layer.patterns)
-    closing = Layer(names, patterns, rest, rest=True, closing=True)
+    closing = PropertyLayer(names, patterns, rest, rest=True, closing=True)
     return replace(shape, objects=replace(objects, layers=(*objects.layers, closing)))
 
 
-def close_items(shape: Shape, rest: Where, either: Callable[[tuple[Where, ...]], Where], earlier: bool) -> Shape:
+def close_items(shape: SchemaShape, rest: Where, either: Callable[[tuple[Where, ...]], Where], earlier: bool) -> SchemaShape:
     """The alternative whose items that nothing has spoken of satisfy some places.
 
     Args:
@@ -45,5 +45,5 @@ def close_items(shape: Shape, rest: Where, either: Callable[[tuple[Where, ...]],
         return shape
     found = () if earlier else tuple(c.places for c in arrays.contains if c.spoken)
     rest = either((*found, rest)) if found else rest
-    closing = Arrays(((),) * arrays.evaluated, rest, evaluated=None)
+    closing = ArrayShape(((),) * arrays.evaluated, rest, evaluated=None)
     return replace(shape, arrays=arrays.meet(closing))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sgl.grammars.algebra.expr import Alt, Call, Expr, Graph, Joined, Literal, Repeat, Rule, Seq, Words
 
 
-def unproductive(rules: list[Rule]) -> set[Rule]:
+def unproductive_rules(rules: list[Rule]) -> set[Rule]:
     """The rules that can never end, found as the complement of the least fixed point of those that can."""
     waiting = {rule: rule.build() for rule in reversed(rules)}  # what a rule calls mostly comes after it
     before = len(waiting) + 1

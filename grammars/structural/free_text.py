@@ -25,7 +25,7 @@ from sgl.grammars.algebra.expr import (
     seq,
 )
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.tokens.trie import Trie
+from sgl.grammars.tokens.token_trie import TokenTrie
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 _ASCII = (1 << 128) - 1
@@ -36,7 +36,7 @@ ANY_TEXT: Expr = Repeat(alt(Bytes(_ASCII, PLAIN_REPEATED), _ANY_WIDE), 0, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class AwaitedLiteral:
     """A literal that ends free text, what must follow it, and whether free text goes on after that."""
 
     text: str
@@ -63,11 +63,11 @@ def one_of(texts: Sequence[str]) -> Expr:
 
 def until(ends: Sequence[str], vocabulary: Vocabulary | None = None) -> Expr:
     """Free text up to and with the first of some literals."""
-    return free_text([Awaited(end) for end in ends], may_end=False, vocabulary=vocabulary)
+    return free_text([AwaitedLiteral(end) for end in ends], may_end=False, vocabulary=vocabulary)
 
 
 def free_text(
-    awaited: Sequence[Awaited], *, may_end: bool = True, vocabulary: Vocabulary | None = None
+    awaited: Sequence[AwaitedLiteral], *, may_end: bool = True, vocabulary: Vocabulary | None = None
 ) -> Expr:
     """Any text up to the first place where a literal is complete, and what follows that literal.
 
@@ -85,7 +85,7 @@ def free_text(
     _check_barred(awaited)
     if not awaited:
         return ANY_TEXT if may_end else NEVER
-    finder = Finder([a.text for a in awaited])
+    finder = AhoCorasick([a.text for a in awaited])
     plain = _PlainTokens(vocabulary, finder) if vocabulary is not None else None
     states = finder.reachable()
     place = {state: i for i, state in enumerate(states)}
@@ -97,7 +97,7 @@ def free_text(
     return Graph((*edges, ()), (*(may_end for _ in states), True))
 
 
-def _begun_by_barred(awaited: Sequence[Awaited]) -> list[Awaited]:
+def _begun_by_barred(awaited: Sequence[AwaitedLiteral]) -> list[AwaitedLiteral]:
     """A literal that begins with one that free text may not contain goes on from there: that one comes for no other reason."""
     barred = sorted({a.text for a in awaited if a.then == NEVER and a.text}, key=len)
     found, begins = [], set()
@@ -111,7 +111,7 @@ def _begun_by_barred(awaited: Sequence[Awaited]) -> list[Awaited]:
     return [one for one in found if one.then != NEVER or one.text not in begins]
 
 
-def _check_barred(awaited: Sequence[Awaited]) -> None:
+def _check_barred(awaited: Sequence[AwaitedLiteral]) -> None:
     """A literal that may come must not hold one that may not."""
     for barred in (a.text for a in awaited if a.then == NEVER):
         for one in awaited:
@@ -128,7 +128,7 @@ def _back(moves: Iterable[str], plain: int) -> list[tuple[Expr, int]]:
 
 
 def _inward(
-    moves: dict[str, int], complete: list[list[int]], awaited: Sequence[Awaited], place: dict[int, int]
+    moves: dict[str, int], complete: list[list[int]], awaited: Sequence[AwaitedLiteral], place: dict[int, int]
 ) -> list[tuple[Expr, int]]:
     """The characters that go on with a literal, or complete it: the last place is behind all free text."""
     found: list[tuple[Expr, int]] = []
@@ -143,7 +143,7 @@ def _inward(
     return found
 
 
-class Finder:
+class AhoCorasick:
     """The automaton of Aho and Corasick over characters; state 0 has read nothing of any literal.
 
     Attributes:
@@ -194,7 +194,7 @@ def _first_of(tables: Iterable[dict[str, int]]) -> dict[str, int]:
 class _PlainTokens:
     """Whether a token of plain JSON text can complete a literal; where none can, a slice is exact."""
 
-    def __init__(self, vocabulary: Vocabulary, finder: Finder) -> None:
+    def __init__(self, vocabulary: Vocabulary, finder: AhoCorasick) -> None:
         self._trie = vocabulary.trie
         self._nodes: dict[bytes, int] = {b"": -1}
         whole = {text.encode() for text in finder.literals if _is_plain(text)}
@@ -224,7 +224,7 @@ def _is_plain(text: str) -> bool:
     return not any(char in '"\\' or char < " " for char in text)
 
 
-def _child(trie: Trie, node: int, depth: int, byte: int) -> int:
+def _child(trie: TokenTrie, node: int, depth: int, byte: int) -> int:
     """The child of a node (-1: the root) by its byte."""
     if node == _NOWHERE:
         return _NOWHERE

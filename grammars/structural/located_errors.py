@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.structural.fields import strings_of
+from sgl.grammars.structural.structural_fields import strings_of
 from sgl.grammars.structural.free_text import literal
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.document import child
+from sgl.grammars.schema.schema_document import child
 
 _MISSING = object()
 FIELDS: dict[str, dict[str, Any]] = {

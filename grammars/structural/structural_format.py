@@ -14,18 +14,18 @@ from dataclasses import replace
 from typing import Any
 
 from sgl.grammars.algebra.expr import NEVER, Expr, alt, optional, repeat, seq
-from sgl.grammars.choices import choices_expr
+from sgl.grammars.literal_choices import choices_expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
-from sgl.grammars.schema.document import child
-from sgl.grammars.schema.weaken import weakened
-from sgl.grammars.structural.fields import fields_of, rules_of, strings_of
-from sgl.grammars.structural.free_text import Awaited, free_text, literal, one_of
-from sgl.grammars.structural.parameters import parameters_expr
-from sgl.grammars.structural.placed import count_at, literal_at, placed, text_at
-from sgl.grammars.structural.styles import STYLES, ParameterStyle, style_of
-from sgl.grammars.structural.tags import Tag, dispatch_expr, rule, structural_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.schema_document import child
+from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.structural.structural_fields import fields_of, rules_of, strings_of
+from sgl.grammars.structural.free_text import AwaitedLiteral, free_text, literal, one_of
+from sgl.grammars.structural.tagged_parameters import parameters_expr
+from sgl.grammars.structural.located_errors import count_at, literal_at, placed, text_at
+from sgl.grammars.structural.parameter_styles import STYLES, ParameterStyle, style_of
+from sgl.grammars.structural.structural_tags import StructuralTag, dispatch_expr, rule, structural_expr
 from sgl.grammars.structural.token_formats import TokenFormats
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -72,11 +72,11 @@ def format_expr(spec: Format, options: SchemaOptions, vocabulary: Vocabulary | N
         InvalidGrammarError: it is malformed; says the value and its JSON pointer.
         UnsupportedGrammarError: it uses a format, or an option of one, that is not enforced.
     """
-    reader = _Reader(options, vocabulary)
+    reader = _FormatReader(options, vocabulary)
     return reader.tokens.terminals.around(_whole(reader, spec))
 
 
-def _whole(reader: _Reader, spec: Format) -> Expr:
+def _whole(reader: _FormatReader, spec: Format) -> Expr:
     if spec.get("type") != "structural_tag":
         return reader.read(spec, "#", ())
     known = {"type", "format"} if "format" in spec else {"type", "structures", "triggers"}
@@ -103,7 +103,7 @@ def weakened_places(value: Any, options: SchemaOptions, place: str = "#") -> lis
     return found
 
 
-class _Reader:
+class _FormatReader:
     """One method a format; each answers the expression of the format without what ends it, unless it takes `ends`."""
 
     def __init__(self, options: SchemaOptions, vocabulary: Vocabulary | None) -> None:
@@ -152,12 +152,12 @@ class _Reader:
         triggers = strings_of(spec.get("triggers"), "#/triggers")
         return placed("#", lambda: structural_expr(tags, triggers, vocabulary=self._vocabulary))
 
-    def _structure(self, value: Any, place: str) -> Tag:
+    def _structure(self, value: Any, place: str) -> StructuralTag:
         known = {"begin", "schema", "end"}
         if not isinstance(value, dict) or value.keys() != known:
             raise InvalidGrammarError(f"a structure has begin, schema and end, not {value!r}", place)
         begin, end = (text_at(value[name], child(place, name)) for name in ("begin", "end"))
-        return Tag(begin, seq(self._schema(value["schema"], child(place, "schema"), self._options), literal(end)))
+        return StructuralTag(begin, seq(self._schema(value["schema"], child(place, "schema"), self._options), literal(end)))
 
     def _schema(self, schema: Any, place: str, options: SchemaOptions) -> Expr:
         parsed, _ = placed(place, lambda: canonical_schema(schema))
@@ -217,7 +217,7 @@ class _Reader:
         for name in ("max_tokens", "max_chars"):
             if fields[name] is not None:
                 raise UnsupportedGrammarError(name, place, "free text is not counted")
-        awaited = [Awaited(text, NEVER) for text in _excluded(fields, place, ends)] + [Awaited(end) for end in ends]
+        awaited = [AwaitedLiteral(text, NEVER) for text in _excluded(fields, place, ends)] + [AwaitedLiteral(end) for end in ends]
         return placed(place, lambda: free_text(awaited, may_end=not ends, vocabulary=self._vocabulary))
 
     def _sequence(self, fields: Format, place: str, ends: Ends) -> Expr:
@@ -254,10 +254,10 @@ class _Reader:
         elements = enumerate(fields["elements"])
         return alt(*(self.read(element, child(place, "elements", i), ends) for i, element in elements))
 
-    def _tag(self, fields: Format, place: str) -> Tag:
+    def _tag(self, fields: Format, place: str) -> StructuralTag:
         if isinstance(fields["begin"], dict):
             raise UnsupportedGrammarError("a token as begin", child(place, "begin"), "tags that tokens open are token_triggered_tags")
-        return Tag(text_at(fields["begin"], child(place, "begin")), self._rest(fields, place))
+        return StructuralTag(text_at(fields["begin"], child(place, "begin")), self._rest(fields, place))
 
     def _tags(self, fields: Format, place: str) -> list[tuple[Format, str]]:
         """The fields and places of tags."""
@@ -335,7 +335,7 @@ def _excluded(fields: Format, place: str, ends: Ends) -> list[str]:
     return [text for text in strings_of(fields["excludes"], child(place, "excludes")) if text not in ends]
 
 
-def _joined(tag: Tag) -> Expr:
+def _joined(tag: StructuralTag) -> Expr:
     return seq(literal(tag.begin), tag.rest)
 
 

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Expr, Rule, alt, seq
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.structural.free_text import Awaited, free_text, literal, one_of, until
+from sgl.grammars.structural.free_text import AwaitedLiteral, free_text, literal, one_of, until
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class StructuralTag:
     """A structured part: what it begins with, and everything after that up to and with its end."""
 
     begin: str
     rest: Expr
 
 
-def tag(begin: str, content: Expr | None, end: str, vocabulary: Vocabulary | None = None) -> Tag:
+def tag(begin: str, content: Expr | None, end: str, vocabulary: Vocabulary | None = None) -> StructuralTag:
     """A tag from its parts; without content, free text up to the first `end`."""
     rest = until([end], vocabulary) if content is None else seq(content, literal(end))
-    return Tag(begin, rest)
+    return StructuralTag(begin, rest)
 
 
 def structural_expr(
-    tags: Sequence[Tag],
+    tags: Sequence[StructuralTag],
     triggers: Sequence[str] | None = None,
     *,
     at_least_one: bool = False,
@@ -76,11 +76,11 @@ def dispatch_expr(
         excludes: literals that free text may not contain.
         vocabulary: lets masks in free text use the slices of plain text wherever that is exact.
     """
-    barred = [Awaited(text, NEVER) for text in excludes]
+    barred = [AwaitedLiteral(text, NEVER) for text in excludes]
 
     def text(then: Expr, again: bool, may_end: bool) -> Expr:
-        found = [Awaited(trigger, seq(rest, then), again) for trigger, rest in opened]
-        found += [Awaited(end, EMPTY if may_end else NEVER) for end in ends]
+        found = [AwaitedLiteral(trigger, seq(rest, then), again) for trigger, rest in opened]
+        found += [AwaitedLiteral(end, EMPTY if may_end else NEVER) for end in ends]
         return free_text(found + barred, may_end=may_end and not ends, vocabulary=vocabulary)
 
     if not loop:
@@ -89,7 +89,7 @@ def dispatch_expr(
     return text(later, False, False) if at_least_one else later
 
 
-def _opened(tags: Sequence[Tag], triggers: Sequence[str]) -> list[tuple[str, Expr]]:
+def _opened(tags: Sequence[StructuralTag], triggers: Sequence[str]) -> list[tuple[str, Expr]]:
     """Every trigger with what must follow it."""
     for i, one in enumerate(tags):
         if not any(one.begin.startswith(trigger) for trigger in triggers):

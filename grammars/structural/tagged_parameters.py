@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.counted import CountedTexts
+from sgl.grammars.algebra.counted_texts import CountedTexts
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -26,18 +26,18 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
-from sgl.grammars.algebra.language import combine, determined, texts
+from sgl.grammars.algebra.language_operations import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr
-from sgl.grammars.schema.closing import KEYWORD, closing
-from sgl.grammars.schema.document import Document, child
-from sgl.grammars.schema.resolver import Resolver
-from sgl.grammars.schema.scalars import sure
-from sgl.grammars.schema.shapes import Shape, Strings
-from sgl.grammars.schema.weaken import weakened
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.closed_objects import KEYWORD, closing
+from sgl.grammars.schema.schema_document import SchemaDocument, child
+from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.scalar_schemas import sure
+from sgl.grammars.schema.schema_shapes import SchemaShape, StringShape
+from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.structural.free_text import literal, until
-from sgl.grammars.structural.styles import ParameterStyle
+from sgl.grammars.structural.parameter_styles import ParameterStyle
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_BLANKS = 4  # between marks
@@ -72,7 +72,7 @@ class _Parameters:
         self._style, self._options, self._vocabulary = style, options, vocabulary
         self._blanks = repeat(Bytes(sum(1 << ord(c) for c in " \t\n\r")), 0, MOST_BLANKS if most_blanks is None else min(MOST_BLANKS, most_blanks))
         others = {uri: weakened(json.loads(text), options)[0] for uri, text in options.resources}
-        self._resolver = Resolver(Document(self._schema, others), options)
+        self._resolver = SchemaResolver(SchemaDocument(self._schema, others), options)
 
     def expr(self) -> Expr:
         properties = self._schema.get("properties") or {}
@@ -126,9 +126,9 @@ class _Parameters:
         return seq(literal(pieces[0]), *(part for piece in pieces[1:] for part in (self._blanks, literal(piece))))
 
     def _is_free(self, shapes: Any) -> bool:
-        return any(shape.values is None and shape.strings == Strings() for shape in map(_unplaced, shapes))
+        return any(shape.values is None and shape.strings == StringShape() for shape in map(_unplaced, shapes))
 
-    def _string(self, shape: Shape) -> Expr:
+    def _string(self, shape: SchemaShape) -> Expr:
         """The strings of a shape, and the closing mark."""
         closing = self._style.closing
         if shape.values is not None:
@@ -136,7 +136,7 @@ class _Parameters:
             return self._closed(words([value.encode() for value in found])) if found else NEVER
         if shape.strings is None:
             return NEVER
-        if _unplaced(shape).strings == Strings():
+        if _unplaced(shape).strings == StringShape():
             return until([closing], self._vocabulary)
         text = _text(shape.strings, closing)
         return NEVER if text == NEVER else self._closed(text)
@@ -172,12 +172,12 @@ def _checked(schema: Any) -> dict[str, Any]:
     return schema
 
 
-def _unplaced(shape: Shape) -> Shape:
+def _unplaced(shape: SchemaShape) -> SchemaShape:
     """The shape without the place of its strings, which is no part of their meaning."""
     return shape if shape.strings is None else replace(shape, strings=replace(shape.strings, place=""))
 
 
-def _other_types(shape: Shape) -> set[str]:
+def _other_types(shape: SchemaShape) -> set[str]:
     """The types that a shape allows, beside strings."""
     if shape.values is not None:
         return {_type_of(value) for value in shape.values} - {"string"}
@@ -203,7 +203,7 @@ def _singles(shapes: Any) -> set[bool | None]:
     return found
 
 
-def _text(strings: Strings, closing: str) -> Expr:
+def _text(strings: StringShape, closing: str) -> Expr:
     """The characters of strings that keep to something and do not hold the closing mark."""
     strings = sure(strings)
     holds = seq(_ANY_CHARS, *(Chars(charset.of(char)) for char in closing), _ANY_CHARS)
@@ -217,7 +217,7 @@ def _text(strings: Strings, closing: str) -> Expr:
         return _counted(strings, included, excluded, error)
 
 
-def _counted(strings: Strings, included: tuple[Expr, ...], excluded: tuple[Expr, ...], error: GrammarLimitError) -> Expr:
+def _counted(strings: StringShape, included: tuple[Expr, ...], excluded: tuple[Expr, ...], error: GrammarLimitError) -> Expr:
     """The same by states and counts that are made on the way."""
     try:
         graph = determined(included, excluded)

@@ -8,9 +8,9 @@ from typing import Any
 
 from sgl.grammars.algebra.expr import Expr, alt, optional, repeat, seq
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.schema.document import child
-from sgl.grammars.structural.placed import count_at, placed
-from sgl.grammars.structural.tags import rule
+from sgl.grammars.schema.schema_document import child
+from sgl.grammars.structural.located_errors import count_at, placed
+from sgl.grammars.structural.structural_tags import rule
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
@@ -23,10 +23,10 @@ class TokenFormats:
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         from sgl.grammars.ebnf import TokenTerminals
-        from sgl.grammars.ebnf.source import Source
+        from sgl.grammars.ebnf.grammar_source import GrammarText
 
         self.terminals = TokenTerminals(vocabulary)
-        self._nowhere = Source("")  # tokens stand in no text
+        self._nowhere = GrammarText("")  # tokens stand in no text
         self._ending: tuple[str, ...] = ()
 
     @contextmanager
@@ -45,7 +45,7 @@ class TokenFormats:
     def free(self, excluded: Sequence[Any], place: str, opening: Sequence[str] = ()) -> Expr:
         """One token but those that are excluded, that open something, or that end the tag around it."""
         texts = [_written(value, child(place, i)) for i, value in enumerate(excluded)]
-        return placed(place, lambda: self.terminals.any_but(self._nowhere, [*texts, *opening, *self._ending], 0))
+        return placed(place, lambda: self.terminals.any_token_except(self._nowhere, [*texts, *opening, *self._ending], 0))
 
     def any_tokens(self, fields: Mapping[str, Any], place: str) -> Expr:
         most = fields["max_tokens"]

@@ -13,8 +13,8 @@ import numpy as np
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.regex.sets import ECMA_SPACE
-from sgl.grammars.tokens.trie import Trie, pack
+from sgl.grammars.regex.regex_character_sets import ECMA_SPACE
+from sgl.grammars.tokens.token_trie import TokenTrie, pack
 
 MOST_CHARS = 63
 FIELDS = 9
@@ -32,7 +32,7 @@ FAMILIES: tuple[CharSet, ...] = (
 )
 
 
-class Family:
+class CharacterFamily:
     """What a vocabulary is to one set of characters.
 
     Attributes:
@@ -56,7 +56,7 @@ class Family:
             else:
                 others[i] = bytes([count]) + token[end:]
         self.rows = _cumulated(pure, words)
-        self.exits = Trie(others, others)
+        self.exits = TokenTrie(others, others)
         self.spellings = _spellings(chars)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 _NODE = np.dtype([("skip", "i4"), ("first", "i4"), ("depth", "u2"), ("byte", "u1")], align=True)
 
 
-class Trie:
+class TokenTrie:
     """Tokens in the order of their bytes; a node is one byte after one prefix.
 
     Attributes:

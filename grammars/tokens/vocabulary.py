@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from sgl.grammars.algebra.marks import NUMBER_BYTES, TOKEN
-from sgl.grammars.cache import LruCache
+from sgl.grammars.algebra.byte_marks import NUMBER_BYTES, TOKEN
+from sgl.grammars.lru_cache import LruCache
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.tokens.adapters import token_table
-from sgl.grammars.tokens.families import FAMILIES, PLAIN, Family
-from sgl.grammars.tokens.trie import Trie, pack
+from sgl.grammars.tokens.tokenizer_adapters import token_table
+from sgl.grammars.tokens.character_families import FAMILIES, PLAIN, CharacterFamily
+from sgl.grammars.tokens.token_trie import TokenTrie, pack
 
 MOST_GRAMMARS = 128
 _MARKS = re.compile(b"[\\x%02x-\\xff]" % TOKEN)  # bytes of no text
@@ -132,16 +132,16 @@ class Vocabulary:
         return pack(self.eos_ids, self.words)
 
     @cached_property
-    def trie(self) -> Trie:
+    def trie(self) -> TokenTrie:
         """Of all tokens with bytes."""
-        return Trie(self.tokens, self.text_ids)
+        return TokenTrie(self.tokens, self.text_ids)
 
     @cached_property
-    def families(self) -> list[Family]:
+    def families(self) -> list[CharacterFamily]:
         """The families of characters that masks are made of, the largest first."""
-        return [Family(chars, self.tokens, self.text_ids, self.words) for chars in FAMILIES]
+        return [CharacterFamily(chars, self.tokens, self.text_ids, self.words) for chars in FAMILIES]
 
     @cached_property
-    def rest(self) -> Trie:
+    def rest(self) -> TokenTrie:
         """Of the tokens that are not plain JSON text, and of very long ones that are."""
-        return Trie(self.tokens, self.families[PLAIN].exits.ids.tolist())
+        return TokenTrie(self.tokens, self.families[PLAIN].exits.ids.tolist())

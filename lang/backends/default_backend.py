@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from ..backend import Backend
-from ..config import global_config
+from ..global_config import global_config
 from ..errors import BadValueError
 
 
@@ -33,7 +33,7 @@ def as_backend(value: Any) -> Backend:
         return value
     if not all(hasattr(value, name) for name in ("open", "tokenizer", "vocabulary")):
         raise BadValueError(f"{value!r} is not a backend; {_meant(value)}")
-    from .embedded.backend import EmbeddedBackend
+    from .embedded.embedded_backend import EmbeddedBackend
 
     return EmbeddedBackend.of(value)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ..concurrency.once import when_done
+from ..concurrency.one_shot_callbacks import when_done
 
 Operation = Callable[[], None]
 Failure = Callable[[BaseException], None]
 
 
-class Gate:
+class PendingCalls:
     """Runs operations at once while open; keeps them in order while shut; fails them when broken."""
 
     def __init__(self, shut: bool = False) -> None:
@@ -65,7 +65,7 @@ def _attempt(operation: Operation, fail: Failure) -> None:
         fail(error)
 
 
-def pass_on(source: Future[Any], target: Future[Any], convert: Callable[[Any], Any]) -> None:
+def forward_result(source: Future[Any], target: Future[Any], convert: Callable[[Any], Any]) -> None:
     """Have `target` end as `source` does, its result converted."""
 
     def copy(done: Future[Any]) -> None:
@@ -79,7 +79,7 @@ def pass_on(source: Future[Any], target: Future[Any], convert: Callable[[Any], A
     when_done(source, copy)
 
 
-def gather(futures: list[Future[Any]]) -> Future[list[Any]]:
+def gather_results(futures: list[Future[Any]]) -> Future[list[Any]]:
     """A future of all results, in order; it fails with the first error."""
     together: Future[list[Any]] = Future()
     missing = [len(futures)]

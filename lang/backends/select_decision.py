@@ -18,7 +18,7 @@ from ..sampling.choices import (
 Rows = list[list[TokenLogprob]]
 
 
-def conclude(
+def conclude_select(
     request: SelectRequest, scored: Rows, outputs: Rows | None = None, priors: Rows | None = None
 ) -> ChoicesDecision:
     """Choose by the method of the request, or, with a temperature, draw by the probabilities of the choices.

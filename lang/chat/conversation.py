@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from ..errors import LanguageError, ProgramError
-from .template import ChatTemplate, Messages
+from .chat_turn_template import ChatTemplate, Messages
 
 
 class DefaultTemplateWarning(UserWarning):
@@ -14,7 +14,7 @@ class DefaultTemplateWarning(UserWarning):
 
 
 @dataclass
-class Turn:
+class ConversationTurn:
     """A turn of a conversation: its content is the pieces [start:end] of the state's text."""
 
     role: str
@@ -23,23 +23,23 @@ class Turn:
 
 
 @dataclass
-class Conversation:
+class ConversationTurns:
     """Which turns a state has, and what text each role change adds. Knows roles, not contents."""
 
     template: ChatTemplate
-    finished: list[Turn] = field(default_factory=list)
-    current: Turn | None = None
+    finished: list[ConversationTurn] = field(default_factory=list)
+    current: ConversationTurn | None = None
     quiet: bool = False  # no warning about the default template: nothing is sent to a model
 
-    def copy(self) -> Conversation:
-        current = self.current and Turn(self.current.role, self.current.start)
-        return Conversation(self.template, list(self.finished), current, self.quiet)
+    def copy(self) -> ConversationTurns:
+        current = self.current and ConversationTurn(self.current.role, self.current.start)
+        return ConversationTurns(self.template, list(self.finished), current, self.quiet)
 
-    def follow(self, other: Conversation) -> None:
+    def follow(self, other: ConversationTurns) -> None:
         """Go on where `other` is."""
         self.template, self.quiet = other.template, other.quiet
         self.finished.extend(other.finished)
-        self.current = other.current and Turn(other.current.role, other.current.start)
+        self.current = other.current and ConversationTurn(other.current.role, other.current.start)
 
     @property
     def role(self) -> str | None:
@@ -67,7 +67,7 @@ class Conversation:
             return ""
 
     def begin(self, role: str, start: int) -> None:
-        self.current = Turn(role, start)
+        self.current = ConversationTurn(role, start)
 
     def suffix(self, role: str) -> str:
         """What closes the open turn. Raises ProgramError if that is not one of `role`."""
@@ -78,7 +78,7 @@ class Conversation:
 
     def end(self, end: int) -> None:
         if self.current:
-            self.finished.append(Turn(self.current.role, self.current.start, end))
+            self.finished.append(ConversationTurn(self.current.role, self.current.start, end))
             self.current = None
 
     def _history(self) -> Messages:

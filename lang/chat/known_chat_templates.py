@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .template import ChatTemplate, ChatTemplateStyle
+from .chat_turn_template import ChatTemplate, ChatTemplateStyle
 
 _HELPFUL = "You are a helpful assistant."
 _VICUNA = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sgl.runtime import dialects
-from sgl.runtime.dialects import MARKS, Marks
+from sgl.runtime.dialects import MARKS, ReasoningMarks
 
 from ..errors import BadValueError, nearest
 
-__all__ = ["MARKS", "Marks", "marks_of", "split_reasoning"]
+__all__ = ["MARKS", "ReasoningMarks", "marks_of", "split_reasoning"]
 
 
-def marks_of(model_type: str | None) -> Marks:
+def marks_of(model_type: str | None) -> ReasoningMarks:
     """The marks of a family of models. BadValueError for one that is not known."""
     found = MARKS.get((model_type or "").lower())
     if found is None:

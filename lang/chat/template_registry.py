@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import TemplateError, nearest
-from .template import ChatTemplate
-from .templates import KNOWN, match_known_models
+from .chat_turn_template import ChatTemplate
+from .known_chat_templates import KNOWN, match_known_models
 
 Matcher = Callable[[str], str | None]
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import ProgramError
-from .template import ChatTemplate, Messages
+from .chat_turn_template import ChatTemplate, Messages
 
 Roles = tuple[str, ...]
 

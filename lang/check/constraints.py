@@ -121,7 +121,7 @@ def _read_regex(source: Any) -> Any:
 
 def _read_schema(source: Any) -> Any:
     from sgl.grammars import SchemaOptions
-    from sgl.grammars.schema.builder import canonical_schema, schema_expr
+    from sgl.grammars.schema.schema_builder import canonical_schema, schema_expr
 
     json.loads(schema_text(source))
     schema, _ = canonical_schema(source)

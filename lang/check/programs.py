@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..program import batch
-from ..program.run import _SWITCHES
+from ..program import batch_runs
+from ..program.program_run import _SWITCHES
 from ..sampling.options import RUN_NAMES
 from .facts import Env
 from .problem import hint
@@ -74,7 +74,7 @@ def run_options() -> frozenset[str]:
 
 
 def batch_options() -> frozenset[str]:
-    return frozenset(batch.OPTION_NAMES | _BATCH_EXTRA | _RUN_EXTRA)
+    return frozenset(batch_runs.OPTION_NAMES | _BATCH_EXTRA | _RUN_EXTRA)
 
 
 # --- running -----------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ _NAMED = {"gen", "select", "scope"}
 @cache
 def attribute_names() -> frozenset[str]:
     """All that `s.` may be followed by."""
-    from ..program.async_state import AsyncProgramState
-    from ..program.state import ProgramState
+    from ..program.async_program_state import AsyncProgramState
+    from ..program.program_state import ProgramState
 
     names = {"stream_executor", "ret_value", "get", "call", "report", "usage", "cancel"}
     return frozenset(names.union(dir(ProgramState), dir(AsyncProgramState)))
@@ -49,8 +49,8 @@ def attribute_names() -> frozenset[str]:
 @cache
 def awaited_names(in_async_program: bool) -> frozenset[str]:
     """The methods of a state that must be awaited."""
-    from ..program.async_state import AsyncProgramState
-    from ..program.state import ProgramState
+    from ..program.async_program_state import AsyncProgramState
+    from ..program.program_state import ProgramState
 
     owner = AsyncProgramState if in_async_program else ProgramState
     return frozenset(name for name in dir(owner) if inspect.iscoroutinefunction(getattr(owner, name)))

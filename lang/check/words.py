@@ -115,7 +115,7 @@ def make_gen(
 
 def make_messages(c: Checker, node: ast.Call, given: Value | None) -> Value:
     """`sgl.messages(given)`: whole turns; what is spelt out is read as a run would."""
-    from ..tools.messages import messages
+    from ..tools.chat_messages import messages
 
     if isinstance(given, Const):
         try:
@@ -192,7 +192,7 @@ def bad_value(option: str, value: Any) -> str | None:
 
 def _out_of_range(option: str, value: Any) -> str | None:
     from sgl.runtime.errors import ConfigError
-    from sgl.runtime.sampling.params import SamplingParams
+    from sgl.runtime.sampling.sampling_params import SamplingParams
 
     name = option.replace("_new_tokens", "_tokens").replace("top_logprobs_num", "top_logprobs")
     if name not in SamplingParams.__dataclass_fields__ or option == "min_new_tokens":

@@ -7,11 +7,11 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
-from .local import LocalBackend
-from .runtime import by_url
+from .local_backend import LocalBackend
+from .sglang_runtime import by_url
 from .server_args import ServerArgs
-from .settings import say_once, settings
-from .stand_ins import launched_at
+from .alias_settings import say_once, settings
+from .server_stand_ins import launched_at
 
 PROBE_SECONDS = 1.0
 
@@ -34,7 +34,7 @@ class RuntimeEndpoint(LocalBackend):
             return by_url[base_url].endpoint
         if settings.url is None and settings.local and not answers(base_url):
             return super().__new__(cls)
-        from ..backends.native.endpoint import RuntimeEndpoint as HttpEndpoint
+        from ..backends.native.runtime_endpoint import RuntimeEndpoint as HttpEndpoint
 
         endpoint = HttpEndpoint(_asked_for(base_url), api_key, verify, chat_template_name)
         endpoint.shows_prompt_token = True

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, Self
 
 from ..errors import UnsupportedByBackendError
-from .local import LocalBackend, hugging_face_tokenizer
-from .native import Answer, Batch
+from .local_backend import LocalBackend, hugging_face_tokenizer
+from .generate_on_engine import Answer, EngineRequestBatch
 from .server_args import ServerArgs
 
 _LOGPROB_NAMES = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
@@ -74,10 +74,10 @@ class Engine:
 
     def _batch(
         self, prompt: Any, params: Any, ids: Any, logprobs: tuple[Any, ...], others: dict[str, Any]
-    ) -> Batch:
+    ) -> EngineRequestBatch:
         text = others.pop("return_text_in_logprobs", None)
         asked = dict(zip(_LOGPROB_NAMES, (*logprobs, text), strict=True))
-        return Batch.of(prompt, params, ids, asked, others)
+        return EngineRequestBatch.of(prompt, params, ids, asked, others)
 
     # --- scores ------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ MODEL_VARIABLE = "SGL_MODEL"
 
 
 @dataclass
-class Settings:
+class AliasSettings:
     """One for the process.
 
     local: endpoints at whose URL nothing answers, and servers that are launched, are the embedded engine.
@@ -25,7 +25,7 @@ class Settings:
     said: set[str] = field(default_factory=set)
 
     @property
-    def servers_stand(self) -> bool:
+    def servers_are_replaced(self) -> bool:
         """Whether what a program would launch is there already."""
         return self.local or self.url is not None
 
@@ -39,7 +39,7 @@ class Settings:
         return self.model or os.environ.get(MODEL_VARIABLE) or None
 
 
-settings = Settings()
+settings = AliasSettings()
 
 
 def configure(local: bool, url: str | None, model: str | None) -> None:
@@ -54,23 +54,23 @@ def say_once(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """The model that is loaded (None: the bundled one), and whether the program asked for another."""
 
     path: str | None
     replaced: bool
 
 
-def choose_model(asked: str | None) -> Choice:
+def choose_model(asked: str | None) -> ModelChoice:
     """Which model a program gets that asks for `asked`; what replaces it is said once on stderr."""
     forced = settings.forced_model()
     if forced is not None:
         if asked is not None and asked != forced:
             say_once(f"model {forced!r} stands in for {asked!r}")
-        return Choice(forced, asked != forced)
+        return ModelChoice(forced, asked != forced)
     if not settings.local or asked is None or Path(asked).expanduser().is_dir():
-        return Choice(asked, False)
+        return ModelChoice(asked, False)
     say_once(
         f"the bundled model stands in for {asked!r}; choose another with --model PATH or {MODEL_VARIABLE}"
     )
-    return Choice(None, True)
+    return ModelChoice(None, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends.default import get_server_info
+from ..backends.default_backend import get_server_info
 from ..sampling.options import REGEX_STR
 
 __all__ = ["REGEX_STRING", "get_server_args"]

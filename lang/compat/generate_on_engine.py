@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from ..backend import Generated, GenRequest
-from ..backends.embedded.backend import EmbeddedBackend
-from ..backends.embedded.stream import EmbeddedStream
-from ..backends.embedded.tail import Tail
-from ..concurrency.once import when_done
+from ..backends.embedded.embedded_backend import EmbeddedBackend
+from ..backends.embedded.embedded_stream import EmbeddedStream
+from ..backends.embedded.untokenized_tail import UntokenizedTail
+from ..concurrency.one_shot_callbacks import when_done
 from ..errors import ArgumentsError, BadValueError, UnsupportedByBackendError, reject_unknown
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions, make_options
 
@@ -38,7 +38,7 @@ _UNHEARD = ("rid",)  # what a server calls a request; nobody asks for it here
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class EnginePrompt:
     """One text, or its token ids."""
 
     text: str | None = None
@@ -54,17 +54,17 @@ class Prompt:
             raise BadValueError("input_ids is an empty list; give at least one token")
         sequence = backend.engine.open()
         sequence.extend(self.ids)
-        return EmbeddedStream(backend, sequence, Tail())
+        return EmbeddedStream(backend, sequence, UntokenizedTail())
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """One prompt with its options, no gaps."""
 
-    prompt: Prompt
+    prompt: EnginePrompt
     options: SamplingOptions
 
-    def samples(self) -> list[Request]:
+    def samples(self) -> list[EngineRequest]:
         """A request for each of the n samples."""
         count = self.options.n or 1
         return [replace(self, options=replace(self.options.for_sample(i), n=1)) for i in range(count)]
@@ -93,16 +93,16 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EngineRequestBatch:
     """The requests of one call. `single`: the call named one prompt, and gets one answer unless n > 1."""
 
-    requests: list[Request]
+    requests: list[EngineRequest]
     single: bool
 
     @classmethod
     def of(
         cls, prompt: Any, params: Any, input_ids: Any, logprobs: dict[str, Any], others: dict[str, Any]
-    ) -> Batch:
+    ) -> EngineRequestBatch:
         """From the arguments of `generate`; each may be one value, or a list with one for each prompt."""
         for name, value in others.items():
             if value and name not in _UNHEARD:
@@ -117,7 +117,7 @@ class Batch:
             asked = {name: values[index] for name, values in wanted.items()}
             asked["return_text_in_logprobs"] = bool(asked.get("return_text_in_logprobs"))
             options = make_options(**asked).over(sampling_options(per_prompt[index]))
-            requests += Request(one, options).samples()
+            requests += EngineRequest(one, options).samples()
         return cls(requests, single and len(requests) == 1)
 
     def run(self, backend: EmbeddedBackend) -> Answer | list[Answer]:
@@ -132,14 +132,14 @@ class Batch:
     def stream(self, backend: EmbeddedBackend) -> Iterator[Answer]:
         """Answers while they grow: each has all of its text so far, and its `index` if there are several."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        growing = _Growing(self, backend, events.put)
+        growing = _StreamedBatch(self, backend, events.put)
         while growing.open:
             yield from growing.take(events.get())
 
     async def stream_async(self, backend: EmbeddedBackend) -> AsyncIterator[Answer]:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event] = asyncio.Queue()
-        growing = _Growing(self, backend, lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
+        growing = _StreamedBatch(self, backend, lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
         while growing.open:
             for answer in growing.take(await events.get()):
                 yield answer
@@ -152,10 +152,10 @@ class Batch:
 Event = tuple[int, "Generated | Future[Generated]"]
 
 
-class _Growing:
+class _StreamedBatch:
     """The answers of a streamed batch, from the chunks that arrive on any thread."""
 
-    def __init__(self, batch: Batch, backend: EmbeddedBackend, put: Callable[[Event], Any]) -> None:
+    def __init__(self, batch: EngineRequestBatch, backend: EmbeddedBackend, put: Callable[[Event], Any]) -> None:
         self._batch = batch
         self._texts = [""] * len(batch.requests)
         self.open = len(batch.requests)
@@ -181,16 +181,16 @@ def _put_chunk(put: Callable[[Event], Any], index: int, news: Any) -> None:
     put((index, news))
 
 
-def _prompts(prompt: Any, input_ids: Any) -> tuple[list[Prompt], bool]:
+def _prompts(prompt: Any, input_ids: Any) -> tuple[list[EnginePrompt], bool]:
     if (prompt is None) == (input_ids is None):
         raise ArgumentsError("generate takes a prompt or input_ids, one of them")
     if isinstance(prompt, str):
-        return [Prompt(prompt)], True
+        return [EnginePrompt(prompt)], True
     if prompt is not None:
-        return [Prompt(text) for text in prompt], False
+        return [EnginePrompt(text) for text in prompt], False
     if input_ids and isinstance(input_ids[0], int):
-        return [Prompt(ids=list(input_ids))], True
-    return [Prompt(ids=list(ids)) for ids in input_ids], False
+        return [EnginePrompt(ids=list(input_ids))], True
+    return [EnginePrompt(ids=list(ids)) for ids in input_ids], False
 
 
 def _spread(name: str, value: Any, count: int) -> list[Any]:

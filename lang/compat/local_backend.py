@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..backends.embedded.backend import EmbeddedBackend
+from ..backends.embedded.embedded_backend import EmbeddedBackend
 from ..chat import get_chat_template
-from .engines import EngineHold, engines
+from .shared_engines import EngineHold, engines
 from .server_args import ServerArgs
-from .settings import choose_model
+from .alias_settings import choose_model
 
 
 class LocalBackend(EmbeddedBackend):

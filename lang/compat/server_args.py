@@ -8,9 +8,9 @@ import warnings
 from dataclasses import field, make_dataclass
 from typing import Any
 
-from ..places.place import Place, caller_place
-from .cli_args import NAMES, SWITCHES, add_cli_args, given_in
-from .settings import settings
+from ..places.source_place import SourcePlace, caller_place
+from .server_cli_args import NAMES, SWITCHES, add_cli_args, given_in
+from .alias_settings import settings
 
 # option of a server -> option of sgl.Engine
 MEANINGS = {
@@ -113,15 +113,15 @@ class ServerArgs(_Options):
         ]
         if idle:
             message = f"no effect on the embedded engine: {', '.join(idle)}"
-            where = caller_place() or Place("<sgl>", 0)
+            where = caller_place() or SourcePlace("<sgl>", 0)
             if settings.is_new(f"{where}: {message}"):
                 warnings.warn_explicit(message, UserWarning, where.file, where.line)
 
 
 def _cards() -> int:
-    from sgl.runtime.executor.cards import cards
+    from sgl.runtime.executor.ranks.gpu_topology import list_gpus
 
-    return len(cards())
+    return len(list_gpus())
 
 
 def _off(name: str, value: Any) -> bool:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from .endpoint import answers
-from .settings import settings
-from .stand_ins import stand_in_for, with_pid
+from .alias_endpoint import answers
+from .alias_settings import settings
+from .server_stand_ins import stand_in_for, with_pid
 
 LAUNCHERS = ("sglang.launch_server", "sglang_router.launch_server", "sglang serve")
 
@@ -22,7 +22,7 @@ LAUNCHERS = ("sglang.launch_server", "sglang_router.launch_server", "sglang serv
 def execute_shell_command(command: str) -> Any:
     """Start a command; that of a server is stood in for, where endpoints are local."""
     words = shlex.split(command.replace("\\\n", " "))
-    if settings.servers_stand and any(launcher in " ".join(words) for launcher in LAUNCHERS):
+    if settings.servers_are_replaced and any(launcher in " ".join(words) for launcher in LAUNCHERS):
         return stand_in_for(words)
     return subprocess.Popen(words, text=True, stderr=subprocess.STDOUT)
 
@@ -48,7 +48,7 @@ def popen_launch_server(
     where = urlsplit(base_url)
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
     words += ["--host", str(where.hostname), "--port", str(where.port), *map(str, other_args or ())]
-    if settings.servers_stand:
+    if settings.servers_are_replaced:
         return stand_in_for(words)
     process = subprocess.Popen([*words, *(["--api-key", api_key] if api_key else [])], env=env)
     wait_for_server(base_url, int(timeout), process)
@@ -58,7 +58,7 @@ def popen_launch_server(
 def wait_for_server(base_url: str, timeout: int | None = None, process: Any = None) -> None:
     """Wait until the server answers. RuntimeError if its process ended, TimeoutError after `timeout` s."""
     started = time.monotonic()
-    while not settings.servers_stand and not answers(base_url):
+    while not settings.servers_are_replaced and not answers(base_url):
         if process is not None and process.poll() is not None:
             raise RuntimeError(
                 f"the server for {base_url} ended with status {process.poll()}; see what it wrote"

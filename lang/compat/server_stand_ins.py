@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from .http_server import StandInServer, server_at
+from .stand_in_http_server import StandInServer, server_at
 from .server_args import ServerArgs
-from .settings import say_once, settings
+from .alias_settings import say_once, settings
 
 _PIDS = itertools.count(1 << 30)  # no process has such an id: a signal to it reaches nobody
 _launched: dict[int, ServerStandIn] = {}  # by port

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import LanguageError
-from .settings import configure, settings
+from .alias_settings import configure, settings
 
 ROOT = "sglang"
 
@@ -36,7 +36,7 @@ class AliasFinder(MetaPathFinder, Loader):
     """Finds and makes the modules of the alias, and says which ones it does not have."""
 
     def __init__(self) -> None:
-        from .names import packages
+        from .sglang_module_map import packages
 
         self._names = packages()
 
@@ -110,7 +110,7 @@ def _take_modules() -> dict[str, ModuleType]:
 
 def _find(module: str, name: str) -> Any:
     """The object that `name` means in a module of the alias. AttributeError if there is none."""
-    from .names import HOMES, packages
+    from .sglang_module_map import HOMES, packages
 
     if name == "__all__":
         return list(_public_names(module))
@@ -125,7 +125,7 @@ def _find(module: str, name: str) -> Any:
 
 
 def _public_names(module: str) -> Sequence[str]:
-    from .names import HOMES, TOP
+    from .sglang_module_map import HOMES, TOP
 
     if module == ROOT:
         return TOP

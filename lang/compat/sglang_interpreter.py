@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends.default import as_backend, resolve_backend
+from ..backends.default_backend import as_backend, resolve_backend
 from ..function import SglFunction
-from ..graph.trace import current_tracer, extract_prefix
+from ..graph.trace_program import current_tracer, extract_prefix
 from ..graph.tracer import TracerProgramState
-from ..program.program import Call
-from ..program.run import RunSettings
-from ..program.run import run_program as run_here
-from ..program.state import ProgramState
+from ..program.program import ProgramCall
+from ..program.program_run import RunSettings
+from ..program.program_run import run_program as run_here
+from ..program.program_state import ProgramState
 from ..sampling.options import SamplingOptions
 
 
@@ -30,7 +30,7 @@ def run_program(
     settings = RunSettings.of({"backend": backend, "stream": stream, "use_thread": use_thread})
     options = default_sampling_para.over(settings.options)
     settings = RunSettings(settings.backend, options, stream, use_thread)
-    state = run_here(program, Call(tuple(func_args), func_kwargs), settings)
+    state = run_here(program, ProgramCall(tuple(func_args), func_kwargs), settings)
     if sync:
         state.sync()
     return state

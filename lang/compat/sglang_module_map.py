@@ -6,44 +6,44 @@ _HERE = __name__.rpartition(".")[0]
 UPSTREAM = "0.5.12"  # the version whose frontend the alias stands for
 
 _LANGUAGE = (
-    "sgl.lang.nodes.primitives", "sgl.lang.function", "sgl.lang.backends.default", "sgl.lang.config",
+    "sgl.lang.nodes.primitives", "sgl.lang.function", "sgl.lang.backends.default_backend", "sgl.lang.global_config",
     "sgl.lang.sampling.choices", f"{_HERE}.front",
     f"{_HERE}.old_names",
 )  # fmt: skip
 _RUN = (
     f"{_HERE}.interpreter",
-    "sgl.lang.interpreter.executor",
-    "sgl.lang.program.state",
-    "sgl.lang.program.group",
+    "sgl.lang.interpreter.stream_executor",
+    "sgl.lang.program.program_state",
+    "sgl.lang.program.state_group",
     "sgl.lang.sampling.choices",
 )
-_TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace", "sgl.lang.graph.tracer")
+_TRACE = (f"{_HERE}.interpreter", "sgl.lang.graph.trace_program", "sgl.lang.graph.tracer")
 _BACKENDS = {
     "runtime_endpoint": (
         f"{_HERE}.endpoint",
         f"{_HERE}.runtime",
         "sgl.lang.sampling.choices",
         "sgl.lang.nodes.ir",
-        "sgl.lang.nodes.traced",
+        "sgl.lang.nodes.traced_nodes",
         f"{_HERE}.old_names",
     ),
-    "openai": ("sgl.lang.backends.openai.backend",),
-    "crusoe": ("sgl.lang.backends.openai.backend",),
-    "anthropic": ("sgl.lang.backends.apis.anthropic",),
-    "litellm": ("sgl.lang.backends.apis.litellm",),
-    "vertexai": ("sgl.lang.backends.apis.vertex",),
-    "base_backend": ("sgl.lang.backends.legacy.backend", "sgl.lang.chat", "sgl.lang.sampling.choices"),
+    "openai": ("sgl.lang.backends.openai.openai_backend",),
+    "crusoe": ("sgl.lang.backends.openai.openai_backend",),
+    "anthropic": ("sgl.lang.backends.apis.anthropic_backend",),
+    "litellm": ("sgl.lang.backends.apis.litellm_backend",),
+    "vertexai": ("sgl.lang.backends.apis.vertex_backend",),
+    "base_backend": ("sgl.lang.backends.legacy.legacy_backend", "sgl.lang.chat", "sgl.lang.sampling.choices"),
 }
 
 HOMES: dict[str, tuple[str, ...]] = {
     "sglang": _LANGUAGE,
     "sglang.api": _LANGUAGE,
-    "sglang.global_config": ("sgl.lang.config",),
+    "sglang.global_config": ("sgl.lang.global_config",),
     "sglang.utils": (f"{_HERE}.utils",),
     "sglang.lang.api": _LANGUAGE,
-    "sglang.lang.ir": ("sgl.lang.nodes.ir", "sgl.lang.nodes.traced", "sgl.lang.function", "sgl.lang.sampling.choices", f"{_HERE}.old_names"),
+    "sglang.lang.ir": ("sgl.lang.nodes.ir", "sgl.lang.nodes.traced_nodes", "sgl.lang.function", "sgl.lang.sampling.choices", f"{_HERE}.old_names"),
     "sglang.lang.choices": ("sgl.lang.sampling.choices",),
-    "sglang.lang.chat_template": ("sgl.lang.chat", "sgl.lang.chat.templates"),
+    "sglang.lang.chat_template": ("sgl.lang.chat", "sgl.lang.chat.known_chat_templates"),
     "sglang.lang.interpreter": _RUN,
     "sglang.lang.tracer": _TRACE,
     "sglang.lang.compiler": _TRACE,

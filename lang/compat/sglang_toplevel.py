@@ -31,7 +31,7 @@ def _version() -> str:
     """The version whose frontend this is, marked as ours."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from .names import UPSTREAM
+    from .sglang_module_map import UPSTREAM
 
     try:
         return f"{UPSTREAM}+sgl.{version('sgl')}"

@@ -11,14 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..program.state import ProgramState
+from ..program.program_state import ProgramState
 from ..sampling.options import schema_text
-from .servers import (
-    execute_shell_command,
-    launch_server_cmd,
-    terminate_process,
-    wait_for_server,
-)
+from .server_launch import execute_shell_command, launch_server_cmd, terminate_process, wait_for_server
 
 __all__ = [
     "HttpResponse", "async_stream_and_merge", "convert_json_schema_to_str", "download_and_cache_file",

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..backends.default import shared_engine
+from ..backends.default_backend import shared_engine
 
 
 @dataclass
-class Shared:
+class SharedEngine:
     """An open engine and how many hold it."""
 
     engine: Any
@@ -33,7 +33,7 @@ class SharedEngines:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a hold may be collected while its thread is in here
-        self._open: dict[tuple[Any, ...], Shared] = {}
+        self._open: dict[tuple[Any, ...], SharedEngine] = {}
 
     def take(self, model: str | None, options: dict[str, Any]) -> EngineHold:
         """An engine with `model` (None: the bundled one). Raises what opening it raises."""
@@ -43,11 +43,11 @@ class SharedEngines:
         with self._lock:
             shared = self._open.get(key)
             if shared is None or shared.engine.closed:
-                shared = self._open[key] = Shared(_open(model, options))
+                shared = self._open[key] = SharedEngine(_open(model, options))
             shared.holders += 1
         return EngineHold(shared.engine, partial(self._give_back, shared))
 
-    def _give_back(self, shared: Shared) -> None:
+    def _give_back(self, shared: SharedEngine) -> None:
         with self._lock:
             shared.holders -= 1
             if shared.holders == 0:

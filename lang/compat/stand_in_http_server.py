@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import BadValueError
-from .engines import EngineHold, engines
+from .shared_engines import EngineHold, engines
 from .server_args import ServerArgs
-from .settings import choose_model, say_once
+from .alias_settings import choose_model, say_once
 
 SECONDS = 10.0  # that a server which is told to end may take
 
@@ -61,7 +61,7 @@ class StandInServer:
             hold.release()
 
     def _serve_engine(self, hold: EngineHold, replaced: bool) -> None:
-        listening, app_of = import_module("sgl.runtime.server.listening"), import_module("sgl.runtime.server.app")
+        listening, app_of = import_module("sgl.runtime.server.server_listener"), import_module("sgl.runtime.server.server_app")
         app = app_of.create_app(hold.engine, settings_of(self._args, replaced))
         try:
             self._server = import_module("uvicorn").Server(listening.config_of(app))
@@ -73,7 +73,7 @@ class StandInServer:
 
 def settings_of(args: ServerArgs, replaced: bool) -> Any:
     """The server's settings by the options of a launched one. Formats of tools belong to the model that was asked for."""
-    server, dialects = import_module("sgl.runtime.server.settings"), import_module("sgl.runtime.dialects")
+    server, dialects = import_module("sgl.runtime.server.server_settings"), import_module("sgl.runtime.dialects")
     names = [name for name in (args.served_model_name, args.model_path) if name]
     reasoning = _known("reasoning_parser", args.reasoning_parser, dialects.MARKS)
     tools = None if replaced else _known("tool_call_parser", args.tool_call_parser, dialects.DIALECTS)

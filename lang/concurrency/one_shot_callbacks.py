@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 
-class _Once:
+class _OneShotCallback:
     __slots__ = ("_call",)
 
     def __init__(self, call: Callable[[Future[Any]], object]) -> None:
@@ -21,4 +21,4 @@ class _Once:
 
 def when_done(future: Future[Any], call: Callable[[Future[Any]], object]) -> None:
     """Call `call(future)` when it is done. A Future keeps its callbacks for ever; this one keeps nothing alive."""
-    future.add_done_callback(_Once(call))
+    future.add_done_callback(_OneShotCallback(call))

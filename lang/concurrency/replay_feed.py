@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Waker = Callable[[], object]
 
 
-class Feed(Generic[Item]):
+class ReplayFeed(Generic[Item]):
     """Append-only and thread-safe. Readers, sync or async, may come early, late and more than once.
 
     A reader that has to wait leaves a waker, which is called at the next change.
@@ -147,8 +147,8 @@ class Feed(Generic[Item]):
             raise self._error
 
 
-def _closed_feed(items: list[Item], error: BaseException | None) -> Feed[Item]:
-    feed = Feed(items)
+def _closed_feed(items: list[Item], error: BaseException | None) -> ReplayFeed[Item]:
+    feed = ReplayFeed(items)
     feed.close(error)
     return feed
 

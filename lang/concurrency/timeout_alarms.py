@@ -12,7 +12,7 @@ from collections.abc import Callable
 log = logging.getLogger("sgl.lang")
 
 
-class Alarm:
+class TimeoutAlarm:
     """A call that is due at a time of time.monotonic()."""
 
     __slots__ = ("call", "due")
@@ -22,18 +22,18 @@ class Alarm:
         self.call: Callable[[], object] | None = call
 
 
-class Deadlines:
+class TimeoutThread:
     """Alarms in the order of their times. The thread lives while there are any."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Alarm]] = []
+        self._heap: list[tuple[float, int, TimeoutAlarm]] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._running = False
 
-    def after(self, seconds: float, call: Callable[[], object]) -> Alarm:
+    def after(self, seconds: float, call: Callable[[], object]) -> TimeoutAlarm:
         """Have `call` made `seconds` from now, on the thread of the deadlines. It must not block."""
-        alarm = Alarm(time.monotonic() + seconds, call)
+        alarm = TimeoutAlarm(time.monotonic() + seconds, call)
         with self._changed:
             heapq.heappush(self._heap, (alarm.due, next(self._numbers), alarm))
             if not self._running:
@@ -43,7 +43,7 @@ class Deadlines:
                 self._changed.notify()
         return alarm
 
-    def cancel(self, alarm: Alarm) -> None:
+    def cancel(self, alarm: TimeoutAlarm) -> None:
         """Let go of the alarm's call."""
         with self._changed:
             alarm.call = None
@@ -73,4 +73,4 @@ class Deadlines:
                 self._changed.wait(min(wait, threading.TIMEOUT_MAX))  # "inf" is a timeout
 
 
-deadlines = Deadlines()
+deadlines = TimeoutThread()

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..program.program import Call, Program
-from ..sampling.adapters import Change
-from .joins import AsyncTracerGroup
+from ..program.program import ProgramCall, Program
+from ..sampling.adapter_selection import Change
+from .traced_forks import AsyncTracerGroup
 from .tracer import TracerProgramState
 
 
@@ -37,7 +37,7 @@ class AsyncTracerProgramState(TracerProgramState):
         self, program: Program, /, *args: Any, **kwargs: Any
     ) -> AsyncTracerProgramState:
         inner = AsyncTracerProgramState(self._scoped())
-        result = program.call(inner, Call(args, kwargs))
+        result = program.call(inner, ProgramCall(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result
         return inner
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import ProgramError
-from ..program.state import ProgramState
+from ..program.program_state import ProgramState
 
 Start = Callable[[int], ProgramState]
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from ..errors import ArgumentsError, nearest
 from ..nodes.primitives import as_node
-from ..nodes.traced import SglArgument
+from ..nodes.traced_nodes import SglArgument
 from ..program.program import Program
 from .placeholders import placeholders
-from .plan import Plan
+from .graph_plan import GraphPlan
 
 
-class Parameters:
+class CompiledParameters:
     """What a run of a compiled program must and may be given.
 
     `fixed` are defaults that the body used as values when it was traced: a run cannot change them any more.
     """
 
-    def __init__(self, program: Program, fixed: Mapping[str, Any], plan: Plan) -> None:
+    def __init__(self, program: Program, fixed: Mapping[str, Any], plan: GraphPlan) -> None:
         self.program = program
         self.fixed = fixed
         nodes = (step.node for step in plan.appended())

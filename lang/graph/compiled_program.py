@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from ..backend import Backend, Stream
-from ..backends.default import as_backend
-from ..config import global_config
+from ..backends.default_backend import as_backend
+from ..global_config import global_config
 from ..errors import LanguageError, TraceError, reject_unknown
-from ..places.place import Place, is_own
-from ..program.batch import OPTION_NAMES, WINDOW, make_calls
-from ..program.program import Call, Program
-from ..program.run import RunSettings, new_executor, split_options
-from ..program.state import ProgramState
-from .arguments import Parameters
-from .batches import counted, finished, in_order, result_of, shared_arguments
+from ..places.source_place import SourcePlace, is_own
+from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
+from ..program.program import ProgramCall, Program
+from ..program.program_run import RunSettings, new_executor, split_options
+from ..program.program_state import ProgramState
+from .compiled_parameters import CompiledParameters
+from .compiled_batches import counted, finished, in_order, result_of, shared_arguments
 from .compiled_state import CompiledState
-from .grammars import prepare_grammars
-from .graph import Graph
-from .passes import AHEAD, HOIST, PASSES, improve
+from .plan_passes.grammar_pass import prepare_grammars
+from .program_graph import ProgramGraph
+from .plan_passes.pass_pipeline import AHEAD, HOIST, PASSES, improve
 from .placeholders import placeholders
-from .plan import Plan
-from .prefix import PinnedPrefix, hoist_prefix, unhoisted
-from .trace import trace_program
+from .graph_plan import GraphPlan
+from .plan_passes.prefix_pass import PinnedPrefix, hoist_prefix, without_pinned_prefix
+from .trace_program import trace_program
 from .tracer import TracerProgramState
-from .walk import Walk
+from .plan_executor import PlanExecution
 
 
 def compile_program(
@@ -62,11 +62,11 @@ def _traced(program: Program, backend: Backend | None) -> TracerProgramState:
         ) from error
 
 
-def _place_of(error: BaseException, program: Program) -> Place | None:
+def _place_of(error: BaseException, program: Program) -> SourcePlace | None:
     """The line of the program's file, or else of the user's code, that raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
     here = [frame for frame in frames if frame.filename == program.func.__code__.co_filename] or frames
-    return Place(here[-1].filename, here[-1].lineno or 0) if here else None
+    return SourcePlace(here[-1].filename, here[-1].lineno or 0) if here else None
 
 
 class CompiledProgram:
@@ -82,8 +82,8 @@ class CompiledProgram:
         self.program = program
         self._tracer = tracer
         recording = tracer.recording
-        written = Plan((tuple(recording.steps),))
-        self.parameters = Parameters(program, recording.fixed, written)
+        written = GraphPlan((tuple(recording.steps),))
+        self.parameters = CompiledParameters(program, recording.fixed, written)
         model_name = "a backend" if backend is None else backend.get_model_name()
         self.plan, self.passes = improve(
             written, self.parameters.examples(), tracer.chat_template, set(passes), model_name
@@ -104,9 +104,9 @@ class CompiledProgram:
 
     # --- the graph ---------------------------------------------------------------------------------------
 
-    def graph(self) -> Graph:
+    def graph(self) -> ProgramGraph:
         """States, nodes and dependencies; `graph().save("graph.svg")` draws them."""
-        return Graph(self._tracer.recording.states)
+        return ProgramGraph(self._tracer.recording.states)
 
     def print_graph(self) -> None:
         """Print all nodes, a line each, state by state."""
@@ -193,17 +193,17 @@ class CompiledProgram:
         return lambda index: self._start(items[index], settings.for_item(index), plan, pinned)
 
     def _start(
-        self, arguments: dict[str, Any], settings: RunSettings, plan: Plan, pinned: PinnedPrefix | None
+        self, arguments: dict[str, Any], settings: RunSettings, plan: GraphPlan, pinned: PinnedPrefix | None
     ) -> ProgramState:
         stream: Stream | None = pinned.fork() if pinned else None
-        executor = new_executor(self.program, Call((), arguments), settings, stream)
+        executor = new_executor(self.program, ProgramCall((), arguments), settings, stream)
         context = contextvars.copy_context()
         pool = self._pool
 
         def hop(call: Callable[[], object]) -> None:
             pool.submit(context.copy().run, call)
 
-        walk = Walk(plan, executor, arguments, hop)
+        walk = PlanExecution(plan, executor, arguments, hop)
         walk.start()
         return CompiledState(executor, walk, self._tracer.ret_value)
 
@@ -216,19 +216,19 @@ class CompiledProgram:
 
     def _ready_plan(
         self, settings: RunSettings, journalled: bool, shared: Mapping[str, str] | None = None
-    ) -> tuple[Plan, PinnedPrefix | None]:
+    ) -> tuple[GraphPlan, PinnedPrefix | None]:
         """The plan for runs at a backend, and the pinned prefix that they start from."""
         self._check_template(settings.backend)
         if journalled or settings.adapted or self.program.num_api_spec_tokens:
-            return unhoisted(self.plan), None
+            return without_pinned_prefix(self.plan), None
         self._make_ready(settings.backend)
         plan = self._plan_for(shared or {})
         return plan, self._pinned(settings.backend, plan, shared or {}) if plan.head else None
 
-    def _plan_for(self, shared: Mapping[str, str]) -> Plan:
+    def _plan_for(self, shared: Mapping[str, str]) -> GraphPlan:
         if not shared or HOIST not in self._pass_names:
             return self.plan
-        return hoist_prefix(unhoisted(self.plan), shared)
+        return hoist_prefix(without_pinned_prefix(self.plan), shared)
 
     def _make_ready(self, backend: Backend) -> None:
         """Compile the grammars and compute the constant prefix, once for each backend."""
@@ -241,7 +241,7 @@ class CompiledProgram:
         if self.plan.head and not self.program.num_api_spec_tokens:
             self._pinned(backend, self.plan, {})
 
-    def _pinned(self, backend: Backend, plan: Plan, shared: Mapping[str, str]) -> PinnedPrefix:
+    def _pinned(self, backend: Backend, plan: GraphPlan, shared: Mapping[str, str]) -> PinnedPrefix:
         """The prefix at a backend; of those with arguments in it, the one of the last batch is kept."""
         used = {part.name for step in plan.head for part in placeholders(step.node)}
         key = (id(backend), tuple(sorted((name, shared[name]) for name in used)))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..interpreter.executor import StreamExecutor
-from ..interpreter.variables import Variables
+from ..interpreter.stream_executor import StreamExecutor
+from ..interpreter.state_variables import StateVariables
 from ..nodes.ir import SglConstantText
-from ..nodes.traced import SglArgument
-from ..program.group import ProgramStateGroup
-from ..program.state import ProgramState
-from .joins import TracerGroup
-from .placeholders import TextSum, Traced
+from ..nodes.traced_nodes import SglArgument
+from ..program.state_group import ProgramStateGroup
+from ..program.program_state import ProgramState
+from .traced_forks import TracerGroup
+from .placeholders import TextSum, TracedVariable
 from .tracer import TracerProgramState
 
 if TYPE_CHECKING:
-    from .walk import Walk
+    from .plan_executor import PlanExecution
 
 
 class CompiledState(ProgramState):
     """A ProgramState whose program runs on by itself: readers wait for what is still to be appended."""
 
     def __init__(
-        self, executor: StreamExecutor, walk: Walk, returned: Any, variables: Variables | None = None
+        self, executor: StreamExecutor, walk: PlanExecution, returned: Any, variables: StateVariables | None = None
     ) -> None:
         super().__init__(executor, variables)
         self._walk = walk if _depends_on_run(returned) else None
@@ -56,12 +56,12 @@ def _depends_on_run(value: Any) -> bool:
         return any(map(_depends_on_run, value))
     if isinstance(value, dict):
         return any(map(_depends_on_run, value.values()))
-    return isinstance(value, Traced | SglArgument | TextSum | TracerProgramState | TracerGroup)
+    return isinstance(value, TracedVariable | SglArgument | TextSum | TracerProgramState | TracerGroup)
 
 
-def _real(value: Any, walk: Walk) -> Any:
+def _real(value: Any, walk: PlanExecution) -> Any:
     """What a value of the trace is in the run."""
-    if isinstance(value, Traced | SglArgument):
+    if isinstance(value, TracedVariable | SglArgument):
         return walk.value_of(value)
     if isinstance(value, TracerProgramState):
         return _real_state(value, walk)
@@ -77,7 +77,7 @@ def _real(value: Any, walk: Walk) -> Any:
     return type(value)(_real(part, walk) for part in value) if type(value) in (list, tuple) else value
 
 
-def _real_state(state: TracerProgramState, walk: Walk) -> ProgramState:
+def _real_state(state: TracerProgramState, walk: PlanExecution) -> ProgramState:
     index = state.traced.index
     variables = walk.variables(index, state.scope)
     return CompiledState(walk.executors[index], walk, state.ret_value, variables)

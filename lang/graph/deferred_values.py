@@ -7,14 +7,14 @@ from typing import Any
 
 from ..backend import Generated
 from ..errors import ProgramError
-from ..interpreter.transcript import Pending
+from ..interpreter.transcript import PendingText
 from ..nodes.ir import SglExpr
-from ..nodes.traced import SglVariable
+from ..nodes.traced_nodes import SglVariable
 
 Binding = Any  # Pending | Span | Thought | Later: what has done, error, get(), when_done()
 
 
-class Given:
+class KnownValue:
     """Gives a value that is there."""
 
     def __init__(self, value: Any) -> None:
@@ -24,7 +24,7 @@ class Given:
         return self.value
 
 
-class Later:
+class DeferredValue:
     """A value that `make` gives once all `parts` are there. `node`: what made them, if that is known."""
 
     __slots__ = ("_make", "_parts", "node")
@@ -41,11 +41,11 @@ class Later:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the value, or the error, by now."""
         try:
-            return Later, ([], Given(self.get()), self.node)
+            return DeferredValue, ([], KnownValue(self.get()), self.node)
         except ProgramError as error:
-            failed = Pending(SglVariable("", None), error.where)
+            failed = PendingText(SglVariable("", None), error.where)
             failed.fail(error)
-            return Later, ([failed], failed.get, self.node)
+            return DeferredValue, ([failed], failed.get, self.node)
 
     @property
     def done(self) -> bool:

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .steps import Append, Close, Joined, Step, Wait
+from .trace_steps import AppendStep, CloseStep, JoinedTextStep, GraphStep, WaitStep
 
-Lane = tuple[Step, ...]
+Lane = tuple[GraphStep, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class GraphPlan:
     """`lanes` run at the same time; `head` are steps at the root's start that a pinned stream has done already."""
 
     lanes: tuple[Lane, ...]
-    head: tuple[Append, ...] = ()
+    head: tuple[AppendStep, ...] = ()
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[GraphStep]:
         for lane in self.lanes:
             yield from lane
 
-    def appended(self) -> Iterator[Append]:
+    def appended(self) -> Iterator[AppendStep]:
         """All single appends."""
         for step in (*self.head, *self.steps()):
-            if isinstance(step, Joined):
+            if isinstance(step, JoinedTextStep):
                 yield from step.parts
-            elif isinstance(step, Append):
+            elif isinstance(step, AppendStep):
                 yield step
 
     @property
     def nodes(self) -> int:
         """How many nodes each run executes."""
-        return sum(not isinstance(step, Wait | Close) for step in self.steps())
+        return sum(not isinstance(step, WaitStep | CloseStep) for step in self.steps())

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..nodes.ir import SglExpr, graph_line
-from ..nodes.traced import SglFork, SglJoin, SglVariable
-from .recording import TracedState
+from ..nodes.traced_nodes import SglFork, SglJoin, SglVariable
+from .trace_recording import TracedState
 
 FORK, JOIN, VARIABLE, CALL = "fork", "join", "variable", "call"
 
 
 @dataclass(frozen=True)
-class Edge:
+class GraphEdge:
     """`kind` is "fork", "join", "variable" or "call". From a node to one that needs it, in another state."""
 
     kind: str
@@ -22,7 +22,7 @@ class Edge:
     name: str = ""
 
 
-class Structure:
+class GraphStructure:
     """`states`: the program, the branches of its forks and the programs that it calls, in order of their start.
 
     Each has `nodes` in their order, `kind` ("program", "fork", "call"), `label` and `parent`.
@@ -37,24 +37,24 @@ class Structure:
         return [node for state in self.states for node in state.nodes]
 
     @property
-    def edges(self) -> list[Edge]:
+    def edges(self) -> list[GraphEdge]:
         """Dependencies between states, and variables that are read in their own state."""
         return [edge for state in self.states for edge in self._edges_into(state)]
 
-    def _edges_into(self, state: TracedState) -> Iterator[Edge]:
+    def _edges_into(self, state: TracedState) -> Iterator[GraphEdge]:
         for node in state.nodes:
             if isinstance(node, SglVariable) and node.source is not None:
-                yield Edge(VARIABLE, node.source, node, node.name)
+                yield GraphEdge(VARIABLE, node.source, node, node.name)
             if isinstance(node.prev_node, SglFork):
-                yield Edge(FORK, node.prev_node, node)
+                yield GraphEdge(FORK, node.prev_node, node)
             if isinstance(node, SglJoin):
-                yield from (Edge(JOIN, last, node) for last in node.states)
+                yield from (GraphEdge(JOIN, last, node) for last in node.states)
         yield from self._call(state)
 
-    def _call(self, state: TracedState) -> Iterator[Edge]:
+    def _call(self, state: TracedState) -> Iterator[GraphEdge]:
         """A called program hangs on the node that its caller had come to."""
         if state.kind == "call" and state.nodes and state.called_at is not None:
-            yield Edge(CALL, state.called_at, state.nodes[0], state.label)
+            yield GraphEdge(CALL, state.called_at, state.nodes[0], state.label)
 
     def print(self) -> str:
         """One line for each node, state by state."""

@@ -19,11 +19,11 @@ from ..nodes.ir import (
     SglVideo,
 )
 from ..nodes.primitives import as_node
-from ..nodes.traced import SglArgument, SglVariable, SglWords
-from ..nodes.words import worded
-from ..places.place import caller_place
-from ..sampling.adapters import checked
-from ..typed.reading import Reading
+from ..nodes.traced_nodes import SglArgument, SglVariable, SglWords
+from ..nodes.special_and_plain import worded
+from ..places.source_place import caller_place
+from ..sampling.adapter_selection import checked
+from ..typed.text_reading import TextReading
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Key = Hashable
 
 
-class Traced(SglVariable):
+class TracedVariable(SglVariable):
     """The value of a variable, known to a run under `key`.
 
     `path` leads to a part of that value. `reading` is what the gen says of its type; with `typed` the
@@ -39,20 +39,20 @@ class Traced(SglVariable):
     """
 
     path: tuple[int | str, ...] = ()
-    reading: Reading[Any] | None = None
+    reading: TextReading[Any] | None = None
     typed: bool = False
 
     def __init__(self, name: str, source: SglExpr | None, key: Key = None) -> None:
         super().__init__(name, source)
         self.key = key
 
-    def part(self, key: int | str) -> Traced:
+    def part(self, key: int | str) -> TracedVariable:
         """One of several values."""
         part = copy(self)
         part.name, part.path = f"{self.name}[{key}]", (*self.path, key)
         return part
 
-    def read_as(self, reading: Reading[Any] | None) -> Traced:
+    def read_as(self, reading: TextReading[Any] | None) -> TracedVariable:
         """The value as `reading`, or else the gen, says."""
         part = copy(self)
         part.reading, part.typed = reading or self.reading, True
@@ -102,7 +102,7 @@ class _OfRun(_Texts):
         self._needed(f".{name}")
 
 
-class Unknown(_OfRun, Traced):
+class VariablePlaceholder(_OfRun, TracedVariable):
     """The value of a variable in a program that is being compiled."""
 
     @property
@@ -174,18 +174,18 @@ for _name, _operation in _OPERATIONS.items():
     _forbid(UnboundArgument, _name, _operation)
 
 
-def placeholders(value: Any) -> Iterator[Traced | SglArgument]:
+def placeholders(value: Any) -> Iterator[TracedVariable | SglArgument]:
     """All placeholders in a node or in a structure of lists, tuples and dicts."""
-    if isinstance(value, Traced | SglArgument):
+    if isinstance(value, TracedVariable | SglArgument):
         yield value
     else:
         for part in _inside(value):
             yield from placeholders(part)
 
 
-def filled(value: Any, fill: Callable[[Traced | SglArgument], Any]) -> Any:
+def filled(value: Any, fill: Callable[[TracedVariable | SglArgument], Any]) -> Any:
     """The same structure or node with each placeholder replaced by what `fill` gives."""
-    if isinstance(value, Traced | SglArgument):
+    if isinstance(value, TracedVariable | SglArgument):
         return fill(value)
     if type(value) in (list, tuple):
         return type(value)([filled(part, fill) for part in value])

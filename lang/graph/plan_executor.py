@@ -11,42 +11,42 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from sgl.runtime.text.passage import joined
+from sgl.runtime.text.chat_templates.quoted_text import joined
 
-from ..interpreter.executor import StreamExecutor
-from ..interpreter.transcript import Literal, Span, again, messages_of, passage_of, text_of
-from ..interpreter.variables import Variables
+from ..interpreter.stream_executor import StreamExecutor
+from ..interpreter.transcript import LiteralText, TextSpan, again, messages_of, passage_of, text_of
+from ..interpreter.state_variables import StateVariables
 from ..nodes.ir import SglConstantText, SglExpr
-from ..nodes.words import in_turn
-from ..places.place import Place
-from ..program.program import Call
-from ..program.run import NO_THREAD, RunSettings, new_executor
-from ..sampling.adapters import of_forks
-from .later import Binding, Later
-from .placeholders import Key, Traced, filled
-from .plan import Lane, Plan
-from .prefix import SilentStream
-from .steps import (
-    Append,
-    Assign,
-    Close,
-    Concatenate,
-    Gather,
-    Joined,
-    Open,
-    Snapshot,
-    Split,
-    Step,
-    Wait,
+from ..nodes.special_and_plain import in_turn
+from ..places.source_place import SourcePlace
+from ..program.program import ProgramCall
+from ..program.program_run import NO_THREAD, RunSettings, new_executor
+from ..sampling.adapter_selection import of_forks
+from .deferred_values import Binding, DeferredValue
+from .placeholders import Key, TracedVariable, filled
+from .graph_plan import Lane, GraphPlan
+from .plan_passes.prefix_pass import SilentStream
+from .trace_steps import (
+    AppendStep,
+    AssignStep,
+    CloseStep,
+    ConcatenateStep,
+    GatherStep,
+    JoinedTextStep,
+    CallStep,
+    SnapshotStep,
+    ForkStep,
+    GraphStep,
+    WaitStep,
     keys_in,
 )
 
 Hop = Callable[[Callable[[], object]], object]
-Opens = Callable[[Open, StreamExecutor], StreamExecutor]
-THERE = Literal("")  # what is known under the key of something that has no value
+Opens = Callable[[CallStep, StreamExecutor], StreamExecutor]
+THERE = LiteralText("")  # what is known under the key of something that has no value
 
 
-class Progress:
+class LaneProgress:
     """A lane and the step that is next in it."""
 
     __slots__ = ("position", "steps")
@@ -56,19 +56,19 @@ class Progress:
         self.position = 0
 
 
-def open_nested(step: Open, caller: StreamExecutor) -> StreamExecutor:
+def open_nested(step: CallStep, caller: StreamExecutor) -> StreamExecutor:
     """The state of a program that another one calls: a run of its own, which is stopped with the caller's."""
     given = {name: value for name, value in step.arguments.items() if not isinstance(value, SglExpr)}
     with caller.control.scope():
-        return new_executor(step.program, Call((), given), RunSettings.of(step.options))
+        return new_executor(step.program, ProgramCall((), given), RunSettings.of(step.options))
 
 
-class Walk:
+class PlanExecution:
     """One run of a plan on the state `root`. `hop` takes what is to go on after a completion to another thread."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: GraphPlan,
         root: StreamExecutor,
         arguments: Mapping[str, Any],
         hop: Hop,
@@ -81,9 +81,9 @@ class Walk:
         self._hop = hop
         self._opens = opens
         self._head = plan.head
-        self._variables: dict[tuple[int, int], Variables] = {}
-        self._waiting: dict[Key, list[Progress]] = {}
-        self._ready = deque(Progress(lane) for lane in plan.lanes)
+        self._variables: dict[tuple[int, int], StateVariables] = {}
+        self._waiting: dict[Key, list[LaneProgress]] = {}
+        self._ready = deque(LaneProgress(lane) for lane in plan.lanes)
         self._unfinished = len(self._ready)
         self._lock = threading.RLock()
         self._going = False
@@ -101,7 +101,7 @@ class Walk:
             self._append(step)
         self.root.stream = pinned
 
-    def _resume(self, lane: Progress) -> None:
+    def _resume(self, lane: LaneProgress) -> None:
         with self._lock:
             self._ready.append(lane)
             if not self._going:
@@ -135,7 +135,7 @@ class Walk:
 
     # --- lanes -------------------------------------------------------------------------------------------
 
-    def _advance(self, lane: Progress) -> None:
+    def _advance(self, lane: LaneProgress) -> None:
         while lane.position < len(lane.steps):
             step = lane.steps[lane.position]
             if self._has_to_wait(lane, step):
@@ -144,7 +144,7 @@ class Walk:
             lane.position += 1
         self._unfinished -= 1
 
-    def _has_to_wait(self, lane: Progress, step: Step) -> bool:
+    def _has_to_wait(self, lane: LaneProgress, step: GraphStep) -> bool:
         missing = next((key for key in self._needs(step) if key not in self.found), None)
         if missing is not None:
             self._waiting.setdefault(missing, []).append(lane)
@@ -155,14 +155,14 @@ class Walk:
             return True
         return False
 
-    def _needs(self, step: Step) -> list[Key]:
-        state = step.parent if isinstance(step, Open) else step.state
+    def _needs(self, step: GraphStep) -> list[Key]:
+        state = step.parent if isinstance(step, CallStep) else step.state
         return [("state", state), *(("state", other) for other in step.texts), *step.needs, *step.values]
 
-    def _values(self, step: Step) -> list[Binding]:
+    def _values(self, step: GraphStep) -> list[Binding]:
         branches = [self.executors[state].branch for state in step.texts]
-        whole = isinstance(step, Wait)  # a body that waits for a state waits for what it shares, too
-        texts = [Span(branch.pieces.items if whole else branch.own) for branch in branches]
+        whole = isinstance(step, WaitStep)  # a body that waits for a state waits for what it shares, too
+        texts = [TextSpan(branch.pieces.items if whole else branch.own) for branch in branches]
         return [*(self.found[key] for key in step.values), *texts]
 
     def _tell(self, key: Key, binding: Binding = THERE) -> None:
@@ -175,28 +175,28 @@ class Walk:
         self.executors[state] = executor
         self._tell(("state", state))
 
-    def variables(self, state: int, scope: int) -> Variables:
+    def variables(self, state: int, scope: int) -> StateVariables:
         """What a state's program, or the program of an `s.call` on it, has as variables."""
         if not scope:
             return self.executors[state].vars
-        return self._variables.setdefault((state, scope), Variables())
+        return self._variables.setdefault((state, scope), StateVariables())
 
     def value_of(self, part: Any, state: int = 0) -> Any:
         """The value of a placeholder."""
-        if not isinstance(part, Traced):
+        if not isinstance(part, TracedVariable):
             return self._arguments[part.name]
         return part.value(self.found[part.key].get(), self.executors[state].backend)
 
     # --- steps -------------------------------------------------------------------------------------------
 
-    def _append(self, step: Append) -> None:
+    def _append(self, step: AppendStep) -> None:
         executor, variables = self.executors[step.state], self.variables(step.state, step.scope)
         node = filled(step.node, lambda part: self.value_of(part, step.state))
         executor.submit(node, variables, step.where)
         for key, name in step.makes:
             self._tell(key, executor.find(name, variables))
 
-    def _append_joined(self, step: Joined) -> None:
+    def _append_joined(self, step: JoinedTextStep) -> None:
         texts = [filled(part.node, lambda at: self.value_of(at, step.state)) for part in step.parts]
         texts = [getattr(text, "value", text) for text in texts]
         if not all(isinstance(text, str) for text in texts):
@@ -209,24 +209,24 @@ class Walk:
             send = _nothing if index else partial(_send, executor, joined(said))
             executor.write(text, send, part.where)
 
-    def _split(self, step: Split) -> None:
+    def _split(self, step: ForkStep) -> None:
         variables = self.variables(step.state, step.scope)
         adapter = filled(step.adapter, lambda part: self.value_of(part, step.state))
         children = self.executors[step.state].fork(len(step.children), variables, of_forks(adapter, len(step.children)))
         for state, child in zip(step.children, children, strict=True):
             self._adopt(state, child)
 
-    def _open(self, step: Open) -> None:
+    def _open(self, step: CallStep) -> None:
         self._adopt(step.state, self._opens(step, self.executors[step.parent]))
 
-    def _close(self, step: Close) -> None:
+    def _close(self, step: CloseStep) -> None:
         self.executors[step.state].end()
         self._tell(step.key)
 
-    def _gather(self, step: Gather) -> None:
+    def _gather(self, step: GatherStep) -> None:
         parent = self.variables(step.state, step.scope)
         known = set(parent.declared())
-        parts: dict[str | None, list[tuple[Variables, Binding | None]]] = {}
+        parts: dict[str | None, list[tuple[StateVariables, Binding | None]]] = {}
         for state in step.children:
             child = self.executors[state].vars
             for name in child.declared():
@@ -235,36 +235,36 @@ class Walk:
         for name, found in parts.items():
             parent.bind(name, _together(name, found))
 
-    def _concatenate(self, step: Concatenate) -> None:
+    def _concatenate(self, step: ConcatenateStep) -> None:
         for state in step.children:
             child = self.executors[state]
             if child.failure:
                 raise again(child.failure)
             self._write(step.state, step.scope, passage_of(child.branch.own), step.where)
 
-    def _write(self, state: int, scope: int, text: str, where: Place | None) -> None:
+    def _write(self, state: int, scope: int, text: str, where: SourcePlace | None) -> None:
         self.executors[state].submit(SglConstantText(text), self.variables(state, scope), where)
 
-    def _assign(self, step: Assign) -> None:
+    def _assign(self, step: AssignStep) -> None:
         variables = self.variables(step.state, step.scope)
         make = partial(filled, step.value, lambda part: self.value_of(part, step.state))
         parts = [self.found[key] for key in keys_in(step.value)]
         if parts:
-            later: Binding = Later(parts, make)
+            later: Binding = DeferredValue(parts, make)
             variables.bind(step.name, later)
         else:
             self.executors[step.state].set_var(step.name, make(), variables)
 
-    def _snapshot(self, step: Snapshot) -> None:
+    def _snapshot(self, step: SnapshotStep) -> None:
         executor = self.executors[step.state]
         pieces, turns = executor.pieces.items, list(executor.conversation.finished)
-        parts = [Span([piece]) for piece in pieces]
+        parts = [TextSpan([piece]) for piece in pieces]
         make: Callable[[], Any] = partial(text_of, pieces)
         if step.messages:
             make = partial(messages_of, turns, pieces)
-        self._tell(step.key, Later(parts, make))
+        self._tell(step.key, DeferredValue(parts, make))
 
-    def _wait(self, step: Wait) -> None:
+    def _wait(self, step: WaitStep) -> None:
         """What it waits for is there. What the body reads and what has failed is raised, as in the body."""
         for key in step.on:
             self.found[key].get()
@@ -278,7 +278,7 @@ def _nothing() -> None:
     """The text went with that of the first piece."""
 
 
-def _together(name: str | None, found: list[tuple[Variables, Binding | None]]) -> Binding:
+def _together(name: str | None, found: list[tuple[StateVariables, Binding | None]]) -> Binding:
     """The list of what branches bound to a name."""
     bindings = [binding for _, binding in found if binding is not None]
     values = [child.get(name, False) if binding is None else None for child, binding in found]
@@ -289,18 +289,18 @@ def _together(name: str | None, found: list[tuple[Variables, Binding | None]]) -
             for (_, binding), value in zip(found, values, strict=True)
         ]
 
-    return Later(bindings, make, found[0][0].node_of(name))
+    return DeferredValue(bindings, make, found[0][0].node_of(name))
 
 
-_RULES: dict[type[Step], Callable[[Walk, Any], None]] = {
-    Append: Walk._append,
-    Joined: Walk._append_joined,
-    Split: Walk._split,
-    Open: Walk._open,
-    Close: Walk._close,
-    Gather: Walk._gather,
-    Concatenate: Walk._concatenate,
-    Assign: Walk._assign,
-    Snapshot: Walk._snapshot,
-    Wait: Walk._wait,
+_RULES: dict[type[GraphStep], Callable[[PlanExecution, Any], None]] = {
+    AppendStep: PlanExecution._append,
+    JoinedTextStep: PlanExecution._append_joined,
+    ForkStep: PlanExecution._split,
+    CallStep: PlanExecution._open,
+    CloseStep: PlanExecution._close,
+    GatherStep: PlanExecution._gather,
+    ConcatenateStep: PlanExecution._concatenate,
+    AssignStep: PlanExecution._assign,
+    SnapshotStep: PlanExecution._snapshot,
+    WaitStep: PlanExecution._wait,
 }

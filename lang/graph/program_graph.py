@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .dot import dotted
-from .drawing import drawn
-from .structure import Structure
+from .render.graphviz_dot import graph_as_dot
+from .render.graph_svg import draw_graph
+from .graph_structure import GraphStructure
 
 
-class Graph(Structure):
+class ProgramGraph(GraphStructure):
     """What `graph()` of a traced or compiled program gives; notebooks show its drawing."""
 
     def svg(self) -> str:
         """A drawing with a column for each state."""
-        return drawn(self)
+        return draw_graph(self)
 
     def dot(self) -> str:
         """The graph in Graphviz' language."""
-        return dotted(self)
+        return graph_as_dot(self)
 
     def save(self, path: str | Path) -> None:
         """Write the drawing (.svg) or the Graphviz text (.dot, .gv)."""

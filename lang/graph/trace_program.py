@@ -7,14 +7,14 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..backend import Backend
-from ..backends.default import as_backend
+from ..backends.default_backend import as_backend
 from ..chat import ChatTemplate, get_chat_template
-from ..places.place import caller_place
-from ..program.program import Call, Program
-from ..program.run import run_coroutine, split_options
+from ..places.source_place import caller_place
+from ..program.program import ProgramCall, Program
+from ..program.program_run import run_coroutine, split_options
 from .async_tracer import AsyncTracerProgramState
-from .recording import PrefixEnded, Recording, TracedState
-from .steps import Open
+from .trace_recording import PrefixEnded, TraceRecording, TracedState
+from .trace_steps import CallStep
 from .tracer import TracerProgramState
 
 _current: ContextVar[TracerProgramState | None] = ContextVar("sgl_tracer", default=None)
@@ -33,16 +33,16 @@ def trace_program(
     `strict`: whatever would depend on a value that only a run has raises TraceError.
     """
     template = get_chat_template("default") if backend is None else as_backend(backend).get_chat_template()
-    tracer = _root(program, template, Recording(strict=strict))
-    _run(tracer, program, Call((), _with_placeholders(tracer, program, arguments)))
+    tracer = _root(program, template, TraceRecording(strict=strict))
+    _run(tracer, program, ProgramCall((), _with_placeholders(tracer, program, arguments)))
     return tracer
 
 
 def extract_prefix(program: Program, backend: Backend) -> str:
     """The constant text that every run of the program starts with, whatever its unbound arguments."""
-    tracer = _root(program, backend.get_chat_template(), Recording(only_prefix=True))
+    tracer = _root(program, backend.get_chat_template(), TraceRecording(only_prefix=True))
     try:
-        _run(tracer, program, Call((), _with_placeholders(tracer, program, {})))
+        _run(tracer, program, ProgramCall((), _with_placeholders(tracer, program, {})))
     except Exception:
         pass  # the body needed a value or came to its first node that is not constant: the prefix ends there
     return tracer.constant_prefix()
@@ -58,15 +58,15 @@ def trace_nested(
     arguments, options = split_options(program, kwargs)
     traced = TracedState(recording, tracer.chat_template, "call", program.__name__, tracer.traced)
     parent = tracer.traced.index
-    recording.steps.append(Open(traced.index, caller_place(), 0, parent, program, options, arguments))
+    recording.steps.append(CallStep(traced.index, caller_place(), 0, parent, program, options, arguments))
     nested = TracerProgramState(traced)
     tracer.child_states.append(nested)
-    _run(nested, program, Call(args, arguments))
+    _run(nested, program, ProgramCall(args, arguments))
     nested.end()
     return nested
 
 
-def _root(program: Program, template: ChatTemplate, recording: Recording) -> TracerProgramState:
+def _root(program: Program, template: ChatTemplate, recording: TraceRecording) -> TracerProgramState:
     return TracerProgramState(TracedState(recording, template, "program", program.__name__))
 
 
@@ -81,7 +81,7 @@ def _with_placeholders(tracer: TracerProgramState, program: Program, arguments: 
     return arguments
 
 
-def _run(tracer: TracerProgramState, program: Program, call: Call) -> None:
+def _run(tracer: TracerProgramState, program: Program, call: ProgramCall) -> None:
     """Run the body on the tracer, inside the scope of its trace."""
     token = _current.set(tracer)
     try:

@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ..chat import ChatTemplate, Conversation
+from ..chat import ChatTemplate, ConversationTurns
 from ..errors import StateEndedError, TraceError
 from ..nodes.ir import SglConstantText, SglExpr
-from ..nodes.traced import SglArgument, SglJoin
-from ..places.place import Place, caller_place
-from .placeholders import Key, Traced, UnboundArgument, Unknown
-from .steps import Step
+from ..nodes.traced_nodes import SglArgument, SglJoin
+from ..places.source_place import SourcePlace, caller_place
+from .placeholders import Key, TracedVariable, UnboundArgument, VariablePlaceholder
+from .trace_steps import GraphStep
 
 MAX_NODES = 20_000
 
 
-class Recording:
+class TraceRecording:
     """What all states of one trace share. `strict`: the trace is to be compiled, nothing may depend on values.
 
     `fixed` are the arguments whose defaults the body has used as values; `uses_template` tells that it has
@@ -28,7 +28,7 @@ class Recording:
         self.strict = strict
         self.only_prefix = only_prefix
         self.states: list[TracedState] = []
-        self.steps: list[Step] = []
+        self.steps: list[GraphStep] = []
         self.fixed: dict[str, Any] = {}
         self.uses_template = False
         self._ids: Iterator[int] = itertools.count()
@@ -50,8 +50,8 @@ class Recording:
     def argument(self, name: str, **default: Any) -> SglArgument:
         return UnboundArgument(name, self.fixed, **default) if self.strict else SglArgument(name)
 
-    def variable(self, name: str, source: SglExpr | None, key: Key) -> Traced:
-        return (Unknown if self.strict else Traced)(name, source, key)
+    def variable(self, name: str, source: SglExpr | None, key: Key) -> TracedVariable:
+        return (VariablePlaceholder if self.strict else TracedVariable)(name, source, key)
 
 
 class SglGather(SglJoin):
@@ -73,7 +73,7 @@ class TracedState:
     """
 
     def __init__(
-        self, recording: Recording, template: ChatTemplate, kind: str, label: str, parent: TracedState | None = None
+        self, recording: TraceRecording, template: ChatTemplate, kind: str, label: str, parent: TracedState | None = None
     ) -> None:
         self.recording = recording
         self.kind = kind
@@ -83,7 +83,7 @@ class TracedState:
         self.index = len(recording.states)
         self.nodes: list[SglExpr] = []
         self.last_node: SglExpr | None = None
-        self.conversation = Conversation(template, quiet=True)
+        self.conversation = ConversationTurns(template, quiet=True)
         self.constant: list[str] | None = []
         self.has_turns = False
         self.free_turns = False  # only a run knows which turns a step with tools has
@@ -92,18 +92,18 @@ class TracedState:
         self._unnamed = {"gen": 0, "select": 0}
         recording.states.append(self)
 
-    def place(self, node: SglExpr, where: Place | None = None) -> SglExpr:
+    def place(self, node: SglExpr, where: SourcePlace | None = None) -> SglExpr:
         """Put a copy of the node at the end of the graph's chain."""
         self.last_node = self.note(node, where)
         return self.last_node
 
-    def note(self, node: SglExpr, where: Place | None = None) -> SglExpr:
+    def note(self, node: SglExpr, where: SourcePlace | None = None) -> SglExpr:
         """Put a copy of the node into the graph, beside the chain."""
         if self.recording.only_prefix and not isinstance(node, SglConstantText):
             raise PrefixEnded
         if self._ended is not None:
             raise StateEndedError(f"{node!r} was appended after the program ended", caller_place())
-        plain = node.shown() if isinstance(node, Traced | UnboundArgument) else node
+        plain = node.shown() if isinstance(node, TracedVariable | UnboundArgument) else node
         placed = plain.placed(self.recording.fresh_id(), self.last_node)
         placed.where = where or caller_place()
         self.nodes.append(placed)
@@ -135,7 +135,7 @@ class TracedState:
         self._unnamed[kind] += 1
         return f"{kind}_{self._unnamed[kind] - 1}"
 
-    def lose_text(self) -> None:
+    def forget_constant_text(self) -> None:
         """From here on only a run knows the text."""
         self.constant = None
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..nodes.described import SglFields
+from ..nodes.described_nodes import SglFields
 from ..nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
-from ..nodes.traced import SglArgument
-from ..places.place import Place
-from .placeholders import Key, Traced, placeholders
+from ..nodes.traced_nodes import SglArgument
+from ..places.source_place import SourcePlace
+from .placeholders import Key, TracedVariable, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]
 
 
 def keys_in(value: Any) -> tuple[Key, ...]:
-    return tuple(part.key for part in placeholders(value) if isinstance(part, Traced))
+    return tuple(part.key for part in placeholders(value) if isinstance(part, TracedVariable))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class GraphStep:
     """`scope`: the variables of which `s.call` the step sees, 0 for the state's own."""
 
     state: int
-    where: Place | None
+    where: SourcePlace | None
     scope: int
 
     @property
@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Append(Step):
+class AppendStep(GraphStep):
     """A node is appended. `makes`: the keys of its variables' values, with their names."""
 
     node: SglExpr
@@ -66,10 +66,10 @@ class Append(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joined(Step):
+class JoinedTextStep(GraphStep):
     """Pieces of text that go to the backend as one."""
 
-    parts: tuple[Append, ...]
+    parts: tuple[AppendStep, ...]
 
     @property
     def values(self) -> tuple[Key, ...]:
@@ -77,7 +77,7 @@ class Joined(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split(Step):
+class ForkStep(GraphStep):
     """The state forks into `children`. `adapter`: as `s.fork` was told."""
 
     children: tuple[int, ...]
@@ -89,7 +89,7 @@ class Split(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Open(Step):
+class CallStep(GraphStep):
     """The program of state `parent` calls another one, on a text of its own."""
 
     parent: int
@@ -99,14 +99,14 @@ class Open(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Close(Step):
+class CloseStep(GraphStep):
     """Nothing more is appended to the state."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gather(Step):
+class GatherStep(GraphStep):
     """The new variables of the children become lists in the state. `closed`: the keys of their ends."""
 
     children: tuple[int, ...]
@@ -118,7 +118,7 @@ class Gather(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Concatenate(Gather):
+class ConcatenateStep(GatherStep):
     """What the children have added is appended to the state."""
 
     @property
@@ -127,7 +127,7 @@ class Concatenate(Gather):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Assign(Step):
+class AssignStep(GraphStep):
     """`s[name] = value`."""
 
     name: str
@@ -139,7 +139,7 @@ class Assign(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Snapshot(Step):
+class SnapshotStep(GraphStep):
     """The text or the messages of the state, as they are here, become the value of `key`."""
 
     key: Key
@@ -147,7 +147,7 @@ class Snapshot(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wait(Step):
+class WaitStep(GraphStep):
     """The body waits for values, or for all that was appended to some states."""
 
     on: tuple[Key, ...] = ()

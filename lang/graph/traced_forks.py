@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..nodes.traced import SglConcateAndAppend
-from ..places.place import caller_place
-from ..program.group import ProgramStateGroup
-from .recording import SglGather
-from .steps import Concatenate, Gather, Wait
+from ..nodes.traced_nodes import SglConcateAndAppend
+from ..places.source_place import caller_place
+from ..program.state_group import ProgramStateGroup
+from .trace_recording import SglGather
+from .trace_steps import ConcatenateStep, GatherStep, WaitStep
 
 if TYPE_CHECKING:
     from .async_tracer import AsyncTracerProgramState
@@ -29,12 +29,12 @@ class TracerGroup(ProgramStateGroup[Any]):
         parent = self.src_state
         if children:
             where = caller_place()
-            parent.recording.steps.append(Wait(parent.traced.index, where, parent.scope, states=children))
+            parent.recording.steps.append(WaitStep(parent.traced.index, where, parent.scope, states=children))
 
     def _gather_traced(self, children: tuple[int, ...], closed: tuple[Any, ...]) -> None:
         parent = self.src_state
         parent.traced.note(SglGather([child.last_node for child in self.states]))
-        step = Gather(parent.traced.index, caller_place(), parent.scope, children, closed)
+        step = GatherStep(parent.traced.index, caller_place(), parent.scope, children, closed)
         parent.recording.steps.append(step)
         known = set(parent.variables)
         for child in self.states:
@@ -45,8 +45,8 @@ class TracerGroup(ProgramStateGroup[Any]):
     def _concatenate_traced(self, children: tuple[int, ...], closed: tuple[Any, ...]) -> None:
         parent = self.src_state
         parent.traced.place(SglConcateAndAppend([child.last_node for child in self.states]))
-        parent.traced.lose_text()
-        step = Concatenate(parent.traced.index, caller_place(), parent.scope, children, closed)
+        parent.traced.forget_constant_text()
+        step = ConcatenateStep(parent.traced.index, caller_place(), parent.scope, children, closed)
         parent.recording.steps.append(step)
 
 

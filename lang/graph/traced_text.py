@@ -27,11 +27,11 @@ from ..nodes.ir import (
     flatten,
 )
 from ..nodes.primitives import as_node, role_turn
-from ..places.place import Place, caller_place
-from ..tools.nodes import SglToolCall
+from ..places.source_place import SourcePlace, caller_place
+from ..tools.tool_nodes import SglToolCall
 from .placeholders import TextSum
-from .recording import TracedState
-from .steps import Append, Joined, Makes
+from .trace_recording import TracedState
+from .trace_steps import AppendStep, JoinedTextStep, Makes
 
 
 class TracedText:
@@ -85,7 +85,7 @@ class TracedText:
             self._append(node, where)
         return self
 
-    def _append(self, node: SglExpr, where: Place | None) -> None:
+    def _append(self, node: SglExpr, where: SourcePlace | None) -> None:
         if isinstance(node, TextSum):
             self._append_sum(node, where)
         elif isinstance(node, SglRoleBegin):
@@ -102,7 +102,7 @@ class TracedText:
         else:
             self._record(node, where, self._place(node, where))
 
-    def _describe_tools(self, node: SglTools, where: Place | None) -> None:
+    def _describe_tools(self, node: SglTools, where: SourcePlace | None) -> None:
         """Outside of a turn, the descriptions are a system turn of their own."""
         alone = self.traced.conversation.role is None
         if alone:
@@ -111,14 +111,14 @@ class TracedText:
         if alone:
             self._show_end("system", where)
 
-    def _append_sum(self, node: TextSum, where: Place | None) -> None:
+    def _append_sum(self, node: TextSum, where: SourcePlace | None) -> None:
         """In a run this is one piece of text."""
         self._place(node, where)
         state, scope = self.traced.index, self.scope
-        parts = tuple(Append(state, where, scope, part) for part in node.parts)
-        self.recording.steps.append(Joined(state, where, scope, parts))
+        parts = tuple(AppendStep(state, where, scope, part) for part in node.parts)
+        self.recording.steps.append(JoinedTextStep(state, where, scope, parts))
 
-    def _place(self, node: SglExpr, where: Place | None) -> Makes:
+    def _place(self, node: SglExpr, where: SourcePlace | None) -> Makes:
         """Put the node into the graph; the variable that it makes, if it makes one."""
         if isinstance(node, TextSum):
             for part in node.parts:
@@ -128,7 +128,7 @@ class TracedText:
         if isinstance(node, SglConstantText):
             return ()
         if not isinstance(node, SglAdapterBegin | SglAdapterEnd | SglVarScopeBegin | SglVarScopeEnd):
-            self.traced.lose_text()
+            self.traced.forget_constant_text()
         self.traced.free_turns |= isinstance(node, SglPastCalls)
         if isinstance(node, SglGen | SglSelect):
             name = node.name or self.traced.unnamed("gen" if isinstance(node, SglGen) else "select")
@@ -149,7 +149,7 @@ class TracedText:
         count = node.sampling_params.n or 1
         return value if count == 1 else [value.part(index) for index in range(count)]
 
-    def _think(self, node: SglExpr, where: Place | None) -> Makes:
+    def _think(self, node: SglExpr, where: SourcePlace | None) -> Makes:
         """A node inside `separate_reasoning`: the names of its answer and of its thought."""
         if not isinstance(node, SglGen | SglSelect):
             return self._place(node, where)
@@ -159,10 +159,10 @@ class TracedText:
         self.variables[name] = self.recording.variable(name, thought, thought.node_id)
         return (*answers, (thought.node_id, name))
 
-    def _record(self, node: SglExpr, where: Place | None, makes: Makes = ()) -> None:
-        self.recording.steps.append(Append(self.traced.index, where, self.scope, node, makes))
+    def _record(self, node: SglExpr, where: SourcePlace | None, makes: Makes = ()) -> None:
+        self.recording.steps.append(AppendStep(self.traced.index, where, self.scope, node, makes))
 
-    def _begin(self, role: str, where: Place | None) -> None:
+    def _begin(self, role: str, where: SourcePlace | None) -> None:
         conversation = self.traced.conversation
         if conversation.wants_default_system(role) and conversation.role is None:
             self.recording.uses_template = True
@@ -172,17 +172,17 @@ class TracedText:
         self._show_begin(role, where)
         self._record(SglRoleBegin(role), where)
 
-    def _show_begin(self, role: str, where: Place | None) -> None:
+    def _show_begin(self, role: str, where: SourcePlace | None) -> None:
         conversation = self.traced.conversation
         self.traced.place(SglConstantText(conversation.prefix(role)), where)
         self.traced.has_turns = True
         conversation.begin(role, len(self.nodes))
 
-    def _end_role(self, role: str, where: Place | None) -> None:
+    def _end_role(self, role: str, where: SourcePlace | None) -> None:
         self._show_end(role, where)
         self._record(SglRoleEnd(role), where)
 
-    def _show_end(self, role: str, where: Place | None) -> None:
+    def _show_end(self, role: str, where: SourcePlace | None) -> None:
         suffix, end = self.traced.conversation.suffix(role), len(self.nodes)
         self.traced.place(SglConstantText(suffix), where)
         self.traced.conversation.end(end)

@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 
 from ..errors import TraceError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
-from ..nodes.traced import SglFork, SglGetForkItem
-from ..places.place import caller_place
-from ..program.program import Call, Program
-from ..sampling.adapters import Change
+from ..nodes.traced_nodes import SglFork, SglGetForkItem
+from ..places.source_place import caller_place
+from ..program.program import ProgramCall, Program
+from ..sampling.adapter_selection import Change
 from ..typed import reading_of
-from .appending import TracedText
-from .joins import TracerGroup
-from .placeholders import Key, Traced, filled
-from .steps import Assign, Close, Snapshot, Split, Wait, keys_in
+from .traced_text import TracedText
+from .traced_forks import TracerGroup
+from .placeholders import Key, TracedVariable, filled
+from .trace_steps import AssignStep, CloseStep, SnapshotStep, ForkStep, WaitStep, keys_in
 
 
 class TracerProgramState(TracedText):
@@ -35,7 +35,7 @@ class TracerProgramState(TracedText):
         children = [self._child(fork, index) for index in range(size)]
         self.child_states += children
         states = tuple(child.traced.index for child in children)
-        self.recording.steps.append(Split(self.traced.index, caller_place(), self.scope, states, adapter))
+        self.recording.steps.append(ForkStep(self.traced.index, caller_place(), self.scope, states, adapter))
         return children
 
     def _child(self, fork: SglExpr, index: int) -> TracerProgramState:
@@ -54,7 +54,7 @@ class TracerProgramState(TracedText):
     def call(self, program: Program, /, *args: Any, **kwargs: Any) -> TracerProgramState:
         """Trace another program's body here: the same text, variables of its own."""
         inner = self._scoped()
-        inner.ret_value = program.call(inner, Call(args, kwargs))
+        inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
         return inner
 
     def _scoped(self) -> TracerProgramState:
@@ -66,7 +66,7 @@ class TracerProgramState(TracedText):
         """Nothing more follows on this text. The key under which that is known."""
         if not self.traced.ended:
             key = self.traced.end()
-            self.recording.steps.append(Close(self.traced.index, caller_place(), self.scope, key))
+            self.recording.steps.append(CloseStep(self.traced.index, caller_place(), self.scope, key))
         return self.traced.end()
 
     # --- reading -----------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class TracerProgramState(TracedText):
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.variables[name] = value
-        self.recording.steps.append(Assign(self.traced.index, caller_place(), self.scope, name, value))
+        self.recording.steps.append(AssignStep(self.traced.index, caller_place(), self.scope, name, value))
 
     def __contains__(self, name: str) -> bool:
         return name in self.variables
@@ -90,7 +90,7 @@ class TracerProgramState(TracedText):
         title: Any = name.name if isinstance(name, SglGen) else name
         value = self[title]
         reading = None if type is None else reading_of(type)
-        return filled(value, lambda part: part.read_as(reading) if isinstance(part, Traced) else part)
+        return filled(value, lambda part: part.read_as(reading) if isinstance(part, TracedVariable) else part)
 
     async def aget(self, name: str) -> Any:
         return self[name]
@@ -131,9 +131,9 @@ class TracerProgramState(TracedText):
             return "".join(node.value for node in nodes if isinstance(node, SglConstantText)).lstrip()
         return nodes
 
-    def _snapshot(self, name: str, messages: bool) -> Traced:
+    def _snapshot(self, name: str, messages: bool) -> TracedVariable:
         key = self.recording.fresh_id()
-        self.recording.steps.append(Snapshot(self.traced.index, caller_place(), self.scope, key, messages))
+        self.recording.steps.append(SnapshotStep(self.traced.index, caller_place(), self.scope, key, messages))
         return self.recording.variable(name, self.last_node, key)
 
     def sync(self) -> None:
@@ -155,7 +155,7 @@ class TracerProgramState(TracedText):
     def _wait(self, on: tuple[Key, ...] = (), states: tuple[int, ...] = ()) -> None:
         if on or states:
             self.recording.steps.append(
-                Wait(self.traced.index, caller_place(), self.scope, on=on, states=states)
+                WaitStep(self.traced.index, caller_place(), self.scope, on=on, states=states)
             )
 
 

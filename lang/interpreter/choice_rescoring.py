@@ -5,20 +5,20 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from sgl.runtime.text.passage import quoted
+from sgl.runtime.text.chat_templates.quoted_text import quoted
 
 from ..backend import Generated, SelectRequest, Stream
-from ..config import own_words
+from ..global_config import own_words
 from ..errors import BadValueError
 from ..sampling.choices import ChoicesDecision, token_length_normalized
-from .transcript import Literal, Pending
+from .transcript import LiteralText, PendingText
 
 if TYPE_CHECKING:
-    from .executor import StreamExecutor
+    from .stream_executor import StreamExecutor
     from .transcript import Piece
 
 
-def rescored(executor: StreamExecutor, piece: Pending, choices: list[str]) -> Future[ChoicesDecision]:
+def rescore_choices(executor: StreamExecutor, piece: PendingText, choices: list[str]) -> Future[ChoicesDecision]:
     """Score the choices in the place of `piece`, which a state of this executor has. Its text, and the run, stay as they are."""
     stream = _stream_before(executor, piece)
     name = piece.node.name if hasattr(piece.node, "name") else None
@@ -29,7 +29,7 @@ def rescored(executor: StreamExecutor, piece: Pending, choices: list[str]) -> Fu
         stream.close()
 
 
-def _stream_before(executor: StreamExecutor, piece: Pending) -> Stream:
+def _stream_before(executor: StreamExecutor, piece: PendingText) -> Stream:
     before = executor.pieces.items
     end = next((index for index, one in enumerate(before) if one is piece), None)
     if end is None:
@@ -45,9 +45,9 @@ def _stream_before(executor: StreamExecutor, piece: Pending) -> Stream:
 
 
 def _write(stream: Stream, piece: Piece, opened: str | None, ended: str | None, image_token: str) -> None:
-    if isinstance(piece, Literal) and piece.media is not None:
+    if isinstance(piece, LiteralText) and piece.media is not None:
         stream.attach(piece.media, image_token)
-    elif isinstance(piece, Pending):
+    elif isinstance(piece, PendingText):
         whole = piece.split is None and piece.results and piece.results[0].text == piece.text
         stream.restore(Generated(piece.text, token_ids=piece.token_ids)) if whole else stream.append(own_words(piece.text))
     elif opened is not None:

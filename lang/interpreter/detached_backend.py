@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..backend import Backend
-from ..chat import ChatTemplate, Conversation
+from ..chat import ChatTemplate, ConversationTurns
 from ..errors import StateEndedError
 
 
-class Detached(Backend):
+class DetachedBackend(Backend):
     """Stands for the backend of a state that can only be read any more."""
 
     def __init__(self, model: str, template: ChatTemplate) -> None:
@@ -25,9 +25,9 @@ class Detached(Backend):
 
 
 def detached(backend: Backend) -> Backend:
-    if isinstance(backend, Detached):
+    if isinstance(backend, DetachedBackend):
         return backend
-    return Detached(str(backend.get_model_name()), bare(backend.get_chat_template()))
+    return DetachedBackend(str(backend.get_model_name()), bare(backend.get_chat_template()))
 
 
 def bare(template: ChatTemplate) -> ChatTemplate:
@@ -36,7 +36,7 @@ def bare(template: ChatTemplate) -> ChatTemplate:
     return template if known else ChatTemplate(template.name, template.default_system_prompt, dict(template.role_prefix_and_suffix))
 
 
-def resting(conversation: Conversation | None) -> Conversation | None:
+def resting(conversation: ConversationTurns | None) -> ConversationTurns | None:
     return conversation and replace(conversation, template=bare(conversation.template), quiet=True)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.text.passage import Passage, quoted
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
 from ..backend import GenRequest, Media, SelectRequest
-from ..chat.reasoning import marks_of, split_reasoning
+from ..chat.reasoning_split import marks_of, split_reasoning
 from ..errors import ProgramError, node_failure
-from ..nodes.described import SglFields, SglLabels
+from ..nodes.described_nodes import SglFields, SglLabels
 from ..nodes.ir import (
     SglAdapterBegin,
     SglAdapterEnd,
@@ -29,21 +29,21 @@ from ..nodes.ir import (
     SglVideo,
     flatten,
 )
-from ..nodes.words import in_turn
-from ..places.place import Place
-from ..sampling.limits import with_limit
+from ..nodes.special_and_plain import in_turn
+from ..places.source_place import SourcePlace
+from ..sampling.text_limits import with_limit
 from ..sampling.options import derive_seed
-from .advice import advise
-from .limits import check_limit
-from .transcript import Pending, Span, Split, Thought, again
+from .program_warnings import warn_about_node
+from .text_limit_check import check_limit
+from .transcript import PendingText, TextSpan, Split, ThoughtText, again
 
 if TYPE_CHECKING:
-    from .executor import StreamExecutor
+    from .stream_executor import StreamExecutor
 
-Rule = Callable[["StreamExecutor", Any, Place | None], None]
+Rule = Callable[["StreamExecutor", Any, SourcePlace | None], None]
 
 
-def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
+def apply(executor: StreamExecutor, node: SglExpr, where: SourcePlace | None) -> None:
     """Do what the node says. Raises ProgramError with its place, for what can be known at once."""
     rule = RULES.get(type(node))
     if rule is None:
@@ -58,20 +58,20 @@ def apply(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
         raise node_failure(node, error, where) from error
 
 
-def literal(executor: StreamExecutor, node: SglConstantText, where: Place | None) -> None:
+def literal(executor: StreamExecutor, node: SglConstantText, where: SourcePlace | None) -> None:
     text = in_turn(node.value, executor.conversation.role)
     executor.write(text, partial(executor.stream.append, text), where)
 
 
-def fields(executor: StreamExecutor, node: SglFields, where: Place | None) -> None:
+def fields(executor: StreamExecutor, node: SglFields, where: SourcePlace | None) -> None:
     """The fields of a type, or labels, are a literal that the backend's model decides."""
     literal(executor, SglConstantText(node.text(executor.backend)), where)
 
 
-def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split: Split | None = None) -> None:
-    advise(executor, node, where)
+def gen(executor: StreamExecutor, node: SglGen[Any], where: SourcePlace | None, split: Split | None = None) -> None:
+    warn_about_node(executor, node, where)
     options = node.sampling_params
-    piece = executor.bind(node.name, Pending(node, where, options.over(executor.options).n or 1, split))
+    piece = executor.bind(node.name, PendingText(node, where, options.over(executor.options).n or 1, split))
     if node.reading is not None:  # it has to see what the gen itself says, not what the run says
         options = executor.attempt(piece, partial(node.reading.constrain, options, executor.backend))
     options = with_limit(options.over(executor.options), typed=node.reading is not None)
@@ -86,48 +86,48 @@ def gen(executor: StreamExecutor, node: SglGen[Any], where: Place | None, split:
         executor.start(piece, index, call, options.timeout, stream if index else None, check)
 
 
-def select(executor: StreamExecutor, node: SglSelect, where: Place | None) -> None:
-    advise(executor, node, where)
-    piece = executor.bind(node.name, Pending(node, where))
+def select(executor: StreamExecutor, node: SglSelect, where: SourcePlace | None) -> None:
+    warn_about_node(executor, node, where)
+    piece = executor.bind(node.name, PendingText(node, where))
     seed = executor.options.seed
     if seed is not None and node.temperature > 0:
-        operations = sum(isinstance(before, Pending) for before in executor.branch.own)
+        operations = sum(isinstance(before, PendingText) for before in executor.branch.own)
         seed = derive_seed(seed, -2, operations)
-    choices: list[str] = [choice if isinstance(choice, Passage) else quoted(choice) for choice in node.choices]
+    choices: list[str] = [choice if isinstance(choice, QuotedText) else quoted(choice) for choice in node.choices]
     request = SelectRequest(
         choices, node.choices_method, node.temperature, node.name, where, seed
     )
     executor.start(piece, 0, partial(executor.stream.select, request))
 
 
-def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: Place | None) -> None:
+def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: SourcePlace | None) -> None:
     conversation = executor.conversation
     if conversation.wants_default_system(node.role) and conversation.role is None:
         role_begin(executor, SglRoleBegin("system"), where)
-        literal(executor, SglConstantText(Passage(conversation.template.default_system_prompt or "")), where)
+        literal(executor, SglConstantText(QuotedText(conversation.template.default_system_prompt or "")), where)
         role_end(executor, SglRoleEnd("system"), where)
     prefix = conversation.prefix(node.role)
     executor.write(prefix, partial(executor.stream.begin_turn, node.role, prefix), where)
     conversation.begin(node.role, len(executor.pieces))
 
 
-def role_end(executor: StreamExecutor, node: SglRoleEnd, where: Place | None) -> None:
+def role_end(executor: StreamExecutor, node: SglRoleEnd, where: SourcePlace | None) -> None:
     suffix = executor.conversation.suffix(node.role)
     end = len(executor.pieces)
     executor.write(suffix, partial(executor.stream.end_turn, node.role, suffix), where)
     executor.conversation.end(end)
 
 
-def image(executor: StreamExecutor, node: SglImage, where: Place | None) -> None:
+def image(executor: StreamExecutor, node: SglImage, where: SourcePlace | None) -> None:
     executor.attach(Media("image", node.path), where)
 
 
-def video(executor: StreamExecutor, node: SglVideo, where: Place | None) -> None:
+def video(executor: StreamExecutor, node: SglVideo, where: SourcePlace | None) -> None:
     executor.attach(Media("video", node.path, node.num_frames), where)
 
 
 def separate_reasoning(
-    executor: StreamExecutor, node: SglSeparateReasoning, where: Place | None
+    executor: StreamExecutor, node: SglSeparateReasoning, where: SourcePlace | None
 ) -> None:
     marks_of(node.model_type)
     split = partial(split_reasoning, model_type=node.model_type)
@@ -137,30 +137,30 @@ def separate_reasoning(
         else:
             apply(executor, part, where)
         piece = executor.pieces.items[-1]
-        if isinstance(part, SglGen | SglSelect) and isinstance(piece, Pending):
-            executor.name(node.process_name_for_reasoning(part.name or ""), Thought(piece))
+        if isinstance(part, SglGen | SglSelect) and isinstance(piece, PendingText):
+            executor.name(node.process_name_for_reasoning(part.name or ""), ThoughtText(piece))
 
 
-def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: Place | None) -> None:
+def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: SourcePlace | None) -> None:
     executor.scopes.setdefault(node.name, []).append(len(executor.pieces))
 
 
-def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: Place | None) -> None:
+def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: SourcePlace | None) -> None:
     start = executor.scopes[node.name].pop()
-    executor.name(node.name, Span(executor.pieces.items[start:]))
+    executor.name(node.name, TextSpan(executor.pieces.items[start:]))
 
 
-def adapter_begin(executor: StreamExecutor, node: SglAdapterBegin, where: Place | None) -> None:
+def adapter_begin(executor: StreamExecutor, node: SglAdapterBegin, where: SourcePlace | None) -> None:
     before = executor.adapter
     executor.adapt(node.name)  # of a name that is not loaded it raises, and nothing has begun
     executor.adapters.append(before)
 
 
-def adapter_end(executor: StreamExecutor, node: SglAdapterEnd, where: Place | None) -> None:
+def adapter_end(executor: StreamExecutor, node: SglAdapterEnd, where: SourcePlace | None) -> None:
     executor.adapt(executor.adapters.pop())
 
 
-def commit(executor: StreamExecutor, node: SglCommitLazy, where: Place | None) -> None:
+def commit(executor: StreamExecutor, node: SglCommitLazy, where: SourcePlace | None) -> None:
     executor.stream.prefill()
 
 

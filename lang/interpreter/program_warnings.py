@@ -6,11 +6,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ..nodes.ir import SglExpr, SglSelect
-from ..places.place import Place
-from .transcript import Literal
+from ..places.source_place import SourcePlace
+from .transcript import LiteralText
 
 if TYPE_CHECKING:
-    from .executor import StreamExecutor
+    from .stream_executor import StreamExecutor
 
 _registry: dict[Any, Any] = {}  # of the warnings module: which lines were warned about
 
@@ -23,7 +23,7 @@ class UnreadDefinitionsWarning(UserWarning):
     """A select has definitions of its choices, but the prompt has none of them."""
 
 
-def advise(executor: StreamExecutor, node: SglExpr, where: Place | None) -> None:
+def warn_about_node(executor: StreamExecutor, node: SglExpr, where: SourcePlace | None) -> None:
     """Called before a gen or select begins."""
     if _outside_of_turns(executor):
         role = executor.conversation.finished[-1].role
@@ -46,18 +46,18 @@ def _outside_of_turns(executor: StreamExecutor) -> bool:
     if conversation.role is not None or not conversation.finished:
         return False
     ended = conversation.finished[-1].end or 0
-    since = "".join(piece.text for piece in executor.pieces.items[ended + 1 :] if isinstance(piece, Literal))
+    since = "".join(piece.text for piece in executor.pieces.items[ended + 1 :] if isinstance(piece, LiteralText))
     opens = conversation.opening("assistant").strip()
     return bool(opens) and opens not in since
 
 
 def _is_told(executor: StreamExecutor, node: SglSelect) -> bool:
     """Whether the prompt has any of the definitions, by `sgl.labels` or in the program's own words."""
-    texts = [" ".join(piece.text.split()) for piece in executor.pieces.items if isinstance(piece, Literal)]
+    texts = [" ".join(piece.text.split()) for piece in executor.pieces.items if isinstance(piece, LiteralText)]
     return any(about in text for about in node.about.values() for text in texts)
 
 
-def _warn(executor: StreamExecutor, kind: type[Warning], where: Place | None, message: str) -> None:
+def _warn(executor: StreamExecutor, kind: type[Warning], where: SourcePlace | None, message: str) -> None:
     """Once for a line in a run, and, as Python's filters say, once for a line in a process."""
     if where is None or not executor.control.is_new((kind, where)):
         return

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ..concurrency.deadlines import Alarm, deadlines
+from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
 from ..errors import BudgetExceeded, DeadlineExceeded, ProgramError
-from .history import Branch
+from .run_history import RunBranch
 from .usage import Budget, Usage
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from .executor import StreamExecutor
+    from .stream_executor import StreamExecutor
 
 _current: ContextVar[RunControl | None] = ContextVar("sgl_run", default=None)
 
@@ -27,7 +27,7 @@ class RunControl:
     def __init__(
         self, backend: Backend, program: str = "", timeout: float | None = None, budget: Budget | None = None
     ) -> None:
-        self.root = Branch(backend, program)
+        self.root = RunBranch(backend, program)
         self.budget = budget
         self.stopped: ProgramError | None = None
         self.said: set[Hashable] = set()  # what was warned about; the runs of a batch share one
@@ -121,7 +121,7 @@ class RunControl:
         if self.stopped:
             nested.stop(self.stopped)
 
-    def _set_alarm(self, timeout: float | None) -> Alarm | None:
+    def _set_alarm(self, timeout: float | None) -> TimeoutAlarm | None:
         if timeout is None:
             return None
         this = weakref.ref(self)

@@ -6,17 +6,17 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..concurrency.feed import Feed
-from .detached import detached, resting, set_slots, slots_of
+from ..concurrency.replay_feed import ReplayFeed
+from .detached_backend import detached, resting, set_slots, slots_of
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..chat import Conversation, Turn
+    from ..chat import ConversationTurns, ConversationTurn
     from .transcript import Piece
     from .usage import Usage
 
 
-class Branch:
+class RunBranch:
     """The text of one state, as pieces. The pieces before `start` are shared with the branch it forked off.
 
     `adapter` computes it, None: the base. `opened` and `closed` are times of time.perf_counter() in seconds, `closed` None while it goes on.
@@ -24,15 +24,15 @@ class Branch:
 
     __slots__ = ("__weakref__", "_parent", "adapter", "backend", "children", "closed", "conversation", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
 
-    def __init__(self, backend: Backend, program: str = "", parent: Branch | None = None) -> None:
+    def __init__(self, backend: Backend, program: str = "", parent: RunBranch | None = None) -> None:
         self.backend = backend
         self.program = program
         self.adapter: str | None = None
         self._parent = parent and weakref.ref(parent)
-        self.pieces: Feed[Piece] = Feed(parent.pieces.items if parent else None)
-        self.turns: list[Turn] = []
-        self.conversation: Conversation | None = None
-        self.children: list[Branch] = []
+        self.pieces: ReplayFeed[Piece] = ReplayFeed(parent.pieces.items if parent else None)
+        self.turns: list[ConversationTurn] = []
+        self.conversation: ConversationTurns | None = None
+        self.children: list[RunBranch] = []
         self.label: str = "0" if parent is None else f"{parent.label}.{len(parent.children) + 1}"
         self.start = len(self.pieces)
         self.opened = time.perf_counter()
@@ -49,12 +49,12 @@ class Branch:
             child._parent = weakref.ref(self)
 
     @property
-    def parent(self) -> Branch | None:
+    def parent(self) -> RunBranch | None:
         return self._parent() if self._parent else None
 
-    def fork(self, adapter: str | None) -> Branch:
+    def fork(self, adapter: str | None) -> RunBranch:
         """A branch that goes on from here."""
-        child = Branch(self.backend, self.program, self)
+        child = RunBranch(self.backend, self.program, self)
         child.adapter = adapter
         self.children.append(child)
         return child
@@ -68,7 +68,7 @@ class Branch:
         """The pieces that this branch has added."""
         return self.pieces.items[self.start :]
 
-    def all(self) -> list[Branch]:
+    def all(self) -> list[RunBranch]:
         """This branch and all that forked off it, each before its own children."""
         return [self, *(branch for child in self.children for branch in child.all())]
 

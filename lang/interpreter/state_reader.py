@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, Self
 from sgl.runtime.errors import EngineDied
 
 from ..errors import ProgramError, UnknownVariableError
-from .transcript import Literal, again, messages_of, text_of
-from .variables import Binding, Name, Variables, never_made
+from .transcript import LiteralText, again, messages_of, text_of
+from .state_variables import Binding, Name, StateVariables, never_made
 
 if TYPE_CHECKING:
-    from ..chat import Conversation
-    from ..concurrency.feed import Feed
-    from .history import Branch
+    from ..chat import ConversationTurns
+    from ..concurrency.replay_feed import ReplayFeed
+    from .run_history import RunBranch
     from .transcript import Piece
 
 
 class StateReader:
     """The reading half of a StreamExecutor, which makes what these attributes hold."""
 
-    branch: Branch
-    pieces: Feed[Piece]
-    conversation: Conversation
-    vars: Variables
+    branch: RunBranch
+    pieces: ReplayFeed[Piece]
+    conversation: ConversationTurns
+    vars: StateVariables
     ended: bool
     failure: ProgramError | None
     body_error: BaseException | None
@@ -39,10 +39,10 @@ class StateReader:
     def fork_start(self) -> int:
         return self.branch.start
 
-    def find(self, name: Name, variables: Variables | None = None) -> Binding | None:
+    def find(self, name: Name, variables: StateVariables | None = None) -> Binding | None:
         """What is bound to a name, None for a plain value. KeyError if nothing is."""
         try:
-            return (variables or self.vars).find(name, self.body_runs_elsewhere())
+            return (variables or self.vars).find(name, self.body_still_runs())
         except UnknownVariableError as error:
             if self.failure is None:
                 raise UnknownVariableError(name, error.known, self._forks_know(name)) from None
@@ -52,28 +52,28 @@ class StateReader:
         children = [child for reference in list(self._children) if (child := reference()) is not None]
         return any(child.vars.knows(name) or child._forks_know(name) for child in children)
 
-    def variable_names(self, variables: Variables | None = None) -> list[str]:
+    def variable_names(self, variables: StateVariables | None = None) -> list[str]:
         """The names of the variables, in the order in which they were first made. Waits for a streaming run's body."""
-        if self.body_runs_elsewhere():
+        if self.body_still_runs():
             self.pieces.wait_closed()
         return [name for name in (variables or self.vars).declared() if name is not None]
 
-    def get_var(self, name: Name, variables: Variables | None = None) -> Any:
+    def get_var(self, name: Name, variables: StateVariables | None = None) -> Any:
         """The value of a variable, waiting for it. KeyError if there is none, ProgramError if it failed."""
         binding = self.find(name, variables)
         return (variables or self.vars).value(name) if binding is None else binding.get()
 
-    def set_var(self, name: Name, value: Any, variables: Variables | None = None) -> None:
+    def set_var(self, name: Name, value: Any, variables: StateVariables | None = None) -> None:
         with self._submitting:
             (variables or self.vars).set(name, value)
 
-    def body_runs_elsewhere(self) -> bool:
+    def body_still_runs(self) -> bool:
         """True for readers of a streaming run whose body has not ended: more may come."""
         return not self.ended and self.body_thread not in (None, threading.get_ident())
 
     def sync(self) -> None:
         """Wait until everything that was submitted is done."""
-        if self.body_runs_elsewhere():
+        if self.body_still_runs():
             self.pieces.wait_closed()
         for piece in self.pieces.items:
             piece.wait()
@@ -127,7 +127,7 @@ class StateReader:
 
     @property
     def images_(self) -> list[Any]:
-        return [piece.media.source for piece in self.pieces.items if isinstance(piece, Literal) and piece.media]
+        return [piece.media.source for piece in self.pieces.items if isinstance(piece, LiteralText) and piece.media]
 
     @property
     def cur_role(self) -> str | None:

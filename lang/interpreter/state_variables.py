@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..concurrency.feed import Feed
+from ..concurrency.replay_feed import ReplayFeed
 from ..errors import NeverMadeError, ProgramError, UnknownVariableError
 from ..nodes.ir import SglExpr
-from ..nodes.traced import SglVariable
-from .transcript import Pending, Span, Thought
+from ..nodes.traced_nodes import SglVariable
+from .transcript import PendingText, TextSpan, ThoughtText
 
-Binding = Pending | Span | Thought
+Binding = PendingText | TextSpan | ThoughtText
 Name = str | None  # None: the last gen without a name
 
 
@@ -22,20 +22,20 @@ def never_made(name: Name, why: BaseException) -> ProgramError:
     return error
 
 
-class Variables:
+class StateVariables:
     """Names with what was bound to them last. `names` tells readers in other threads what has come."""
 
     def __init__(self) -> None:
-        self.names: Feed[str] = Feed()
+        self.names: ReplayFeed[str] = ReplayFeed()
         self._bindings: dict[Name, Binding] = {}
         self._values: dict[Name, Any] = {}
         self._nodes: dict[Name, SglExpr] = {}
         self._declared: dict[Name, None] = {}
         self._body_error: BaseException | None = None
 
-    def copy(self) -> Variables:
+    def copy(self) -> StateVariables:
         """For a fork: the same values, and the same pending pieces."""
-        other = Variables()
+        other = StateVariables()
         other._bindings, other._values = dict(self._bindings), dict(self._values)
         other._nodes, other._declared = dict(self._nodes), dict(self._declared)
         return other
@@ -62,7 +62,7 @@ class Variables:
 
     def bind_error(self, name: str, error: ProgramError) -> None:
         """From now on reading the name raises the error."""
-        piece = Pending(SglVariable(name, None), error.where)
+        piece = PendingText(SglVariable(name, None), error.where)
         piece.fail(error)
         self.bind(name, piece)
 

@@ -16,30 +16,24 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..backend import Backend, Generated, Media, Stream
-from ..chat import Conversation
-from ..concurrency.deadlines import Alarm, deadlines
-from ..concurrency.ids import fresh_id
-from ..concurrency.once import when_done
-from ..errors import (
-    DeadlineExceeded,
-    ProgramCancelled,
-    ProgramError,
-    StateEndedError,
-    node_failure,
-)
+from ..chat import ConversationTurns
+from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
+from ..concurrency.unique_ids import fresh_id
+from ..concurrency.one_shot_callbacks import when_done
+from ..errors import DeadlineExceeded, ProgramCancelled, ProgramError, StateEndedError, node_failure
 from ..nodes.ir import flatten
-from ..nodes.lost import kept as kept_or_lost
+from ..nodes.unpicklable import kept as kept_or_lost
 from ..nodes.primitives import as_node
-from ..places.place import Place, caller_place
-from ..sampling.adapters import Adapter
+from ..places.source_place import SourcePlace, caller_place
+from ..sampling.adapter_selection import Adapter
 from ..sampling.options import SamplingOptions, derive_seed
-from .control import RunControl
-from .detached import bare, detached
-from .history import Branch
-from .reading import StateReader
-from .rules import apply
-from .transcript import Literal, Pending, again, result_of
-from .variables import Binding, Name, Variables
+from .run_control import RunControl
+from .detached_backend import bare, detached
+from .run_history import RunBranch
+from .state_reader import StateReader
+from .node_handlers import apply
+from .transcript import LiteralText, PendingText, again, result_of
+from .state_variables import Binding, Name, StateVariables
 
 log = logging.getLogger("sgl.lang")
 _KEPT = (
@@ -68,7 +62,7 @@ class StreamExecutor(StateReader):
         inline: bool = False,
         stream: Stream | None = None,
         control: RunControl | None = None,
-        branch: Branch | None = None,
+        branch: RunBranch | None = None,
     ) -> None:
         self.backend = backend
         self.options = options
@@ -84,8 +78,8 @@ class StreamExecutor(StateReader):
         self.adapter = self.branch.adapter
         self.adapters: list[Adapter] = []  # to go back to, the innermost last
         self.chat_template = backend.get_chat_template()
-        self.conversation = self.branch.conversation = Conversation(self.chat_template, self.branch.turns)
-        self.vars = Variables()
+        self.conversation = self.branch.conversation = ConversationTurns(self.chat_template, self.branch.turns)
+        self.vars = StateVariables()
         self.scopes: dict[str, list[int]] = {}  # open variable scopes: where they begin, the innermost last
         self.failure: ProgramError | None = None
         self.failure_is_returned = False  # to who asked for errors as results: then it is not logged too
@@ -95,7 +89,7 @@ class StreamExecutor(StateReader):
         self.body_thread: int | None = None  # where the body of a streaming run is running
         self.ended = False
         self._binding_to = self.vars
-        self._called: weakref.WeakSet[Variables] = weakref.WeakSet()
+        self._called: weakref.WeakSet[StateVariables] = weakref.WeakSet()
         self._samples: set[Stream] = set()  # of running gens with n > 1, beside the state's own stream
         self._children: list[weakref.ref[StreamExecutor]] = []
         self._forked = 0
@@ -117,14 +111,14 @@ class StreamExecutor(StateReader):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, ended=True, body_thread=None, _pending=0, _forked=0, _children=[], _when_finished=[])
         self._binding_to, self.pieces = self.vars, self.branch.pieces
-        self.conversation = self.branch.conversation or Conversation(self.chat_template)
+        self.conversation = self.branch.conversation or ConversationTurns(self.chat_template)
         self.stream, self._called, self._samples = None, weakref.WeakSet(), set()  # type: ignore[assignment]
         self._left, self.adapter, self.adapters = [], self.branch.adapter, []
         self._submitting, self._counting = threading.RLock(), threading.Lock()
 
     # --- nodes -------------------------------------------------------------------------------------------
 
-    def submit(self, expr: Any, variables: Variables | None = None, where: Place | None = None) -> None:
+    def submit(self, expr: Any, variables: StateVariables | None = None, where: SourcePlace | None = None) -> None:
         """Queue the nodes of an expression, whose names are bound in `variables` (None: the state's own).
 
         Raises what can be known at once, as ProgramError.
@@ -140,7 +134,7 @@ class StreamExecutor(StateReader):
             finally:
                 self._binding_to = outer
 
-    def _check_open(self, what: str, where: Place | None) -> None:
+    def _check_open(self, what: str, where: SourcePlace | None) -> None:
         if self.stopped:
             raise again(self.stopped, where)
         if self.ended:
@@ -148,20 +142,20 @@ class StreamExecutor(StateReader):
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 
-    def write(self, text: str, send: Callable[[], None], where: Place | None) -> None:
+    def write(self, text: str, send: Callable[[], None], where: SourcePlace | None) -> None:
         """Add text that is known; `send` gives it to the stream."""
         if not self.failure:
             send()
-        self.pieces.put(Literal(text, where))
+        self.pieces.put(LiteralText(text, where))
 
-    def attach(self, media: Media, where: Place | None) -> None:
+    def attach(self, media: Media, where: SourcePlace | None) -> None:
         """Add a picture or film, and the template's text for it."""
         token = self.chat_template.image_token
         if not self.failure:
             self.stream.attach(media, token)
-        self.pieces.put(Literal(token, where, media))
+        self.pieces.put(LiteralText(token, where, media))
 
-    def bind(self, name: Name, piece: Pending) -> Pending:
+    def bind(self, name: Name, piece: PendingText) -> PendingText:
         """Add text that will come, as the value of a name."""
         if self.adapter != self.branch.adapter:
             piece.adapter = self.adapter
@@ -172,7 +166,7 @@ class StreamExecutor(StateReader):
     def name(self, name: str, binding: Binding) -> None:
         self._binding_to.bind(name, binding)
 
-    def attempt(self, piece: Pending, call: Callable[[], Result]) -> Result:
+    def attempt(self, piece: PendingText, call: Callable[[], Result]) -> Result:
         """What `call` gives; if it raises, the piece has failed."""
         try:
             return call()
@@ -181,7 +175,7 @@ class StreamExecutor(StateReader):
 
     def start(
         self,
-        piece: Pending,
+        piece: PendingText,
         index: int,
         call: Callable[[], Future[Any]],
         timeout: float | None = None,
@@ -197,7 +191,7 @@ class StreamExecutor(StateReader):
             return
         future = self.attempt(piece, call)
         if demand := getattr(future, "demand", None):  # it waits for what the body has still to write
-            piece.demand = lambda: None if self.body_runs_elsewhere() else demand()
+            piece.demand = lambda: None if self.body_still_runs() else demand()
         with self._counting:
             self._pending += 1
             if beside is not None:
@@ -229,18 +223,18 @@ class StreamExecutor(StateReader):
         if self.failure:
             _abort(stream)
 
-    def _alarm(self, piece: Pending, timeout: float | None) -> Alarm | None:
+    def _alarm(self, piece: PendingText, timeout: float | None) -> TimeoutAlarm | None:
         if timeout is None:
             return None
         late = DeadlineExceeded(f"{piece.node!r} took longer than its timeout of {timeout:g} s", piece.where)
         return deadlines.after(timeout, partial(self._give_up, piece, late))
 
-    def _give_up(self, piece: Pending, error: ProgramError) -> None:
+    def _give_up(self, piece: PendingText, error: ProgramError) -> None:
         if not piece.done:
             self._stop(error)
 
     def _settle(
-        self, piece: Pending, index: int, alarm: Alarm | None, beside: Stream | None, check: Callable[[Generated], None] | None, future: Future[Any]
+        self, piece: PendingText, index: int, alarm: TimeoutAlarm | None, beside: Stream | None, check: Callable[[Generated], None] | None, future: Future[Any]
     ) -> None:
         """An operation is done. Called on a thread of the backend."""
         if alarm is not None:
@@ -263,7 +257,7 @@ class StreamExecutor(StateReader):
         quiet = self.failure_is_returned or getattr(cause, "expected", False)
         log.log(logging.DEBUG if quiet else logging.WARNING, "%s", failure)
 
-    def _deliver(self, piece: Pending, index: int, result: Generated) -> bool:
+    def _deliver(self, piece: PendingText, index: int, result: Generated) -> bool:
         """Take the result of one sample; True if the piece is complete and ours to finish."""
         with self._counting:
             if piece.deliver(index, result) and not piece.claimed:
@@ -271,7 +265,7 @@ class StreamExecutor(StateReader):
                 return True
             return False
 
-    def _finish(self, piece: Pending) -> None:
+    def _finish(self, piece: PendingText) -> None:
         try:
             piece.finish()
         except BaseException:
@@ -280,14 +274,14 @@ class StreamExecutor(StateReader):
         if piece.usage is not None:
             self.control.count(piece.usage)
 
-    def _fail(self, piece: Pending, cause: BaseException) -> ProgramError:
+    def _fail(self, piece: PendingText, cause: BaseException) -> ProgramError:
         error = self.failure or node_failure(piece.node, cause, piece.where)
         self._failed_at = min(self._failed_at, piece.submitted)
         self.failure = error
         self._fail_with(piece, error)
         return error
 
-    def _fail_with(self, piece: Pending, error: ProgramError) -> None:
+    def _fail_with(self, piece: PendingText, error: ProgramError) -> None:
         with self._counting:
             if piece.claimed:
                 return
@@ -323,12 +317,12 @@ class StreamExecutor(StateReader):
         for stream in samples:
             _abort(stream)
         for piece in self.branch.own:
-            if isinstance(piece, Pending):
+            if isinstance(piece, PendingText):
                 self._fail_with(piece, error)
 
     # --- forks and the end ------------------------------------------------------------------------------------
 
-    def fork(self, size: int, variables: Variables | None = None, adapters: list[Adapter] | None = None) -> list[StreamExecutor]:
+    def fork(self, size: int, variables: StateVariables | None = None, adapters: list[Adapter] | None = None) -> list[StreamExecutor]:
         """Children that go on from here, under this state's adapter or one each. Returns at once; they share the pieces
         that are still pending."""
         with self._submitting:
@@ -337,7 +331,7 @@ class StreamExecutor(StateReader):
             names = adapters or [self.adapter] * size
             return [self._child(stream, variables or self.vars, name) for stream, name in zip(streams, names, strict=True)]
 
-    def _child(self, stream: Stream, variables: Variables, adapter: Adapter) -> StreamExecutor:
+    def _child(self, stream: Stream, variables: StateVariables, adapter: Adapter) -> StreamExecutor:
         self._forked += 1
         options = self.options
         if options.seed is not None:
@@ -361,9 +355,9 @@ class StreamExecutor(StateReader):
             child.cancel(self.stopped)
         return child
 
-    def called(self) -> Variables:
+    def called(self) -> StateVariables:
         """Variables of their own for a program that is called on this state."""
-        variables = Variables()
+        variables = StateVariables()
         self._called.add(variables)
         return variables
 

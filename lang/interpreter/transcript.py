@@ -9,25 +9,25 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
-from sgl.runtime.text.passage import Passage, joined
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText, joined
 
 from ..backend import Generated, Media
-from ..chat import Turn
-from ..concurrency.feed import Feed
-from ..config import own_words
+from ..chat import ConversationTurn
+from ..concurrency.replay_feed import ReplayFeed
+from ..global_config import own_words
 from ..errors import ProgramError
-from ..media.content import content_of
-from ..media.urls import as_url
+from ..media.message_content import content_of
+from ..media.media_urls import as_url
 from ..nodes.ir import SglExpr
-from ..places.place import Place
+from ..places.source_place import SourcePlace
 from ..sampling.choices import ChoicesDecision
-from .detached import set_slots, slots_of
+from .detached_backend import set_slots, slots_of
 from .usage import Usage
 
 Split = Callable[[str], tuple[str, str]]  # a text into thought and answer
 
 
-class Literal:
+class LiteralText:
     """Text that is known from the start. `media` is the picture or film that it stands for.
 
     passage: the text as it was said, with what is quoted of it.
@@ -38,7 +38,7 @@ class Literal:
     error: ProgramError | None = None
     usage: Usage | None = None
 
-    def __init__(self, text: str, where: Place | None = None, media: Media | None = None) -> None:
+    def __init__(self, text: str, where: SourcePlace | None = None, media: Media | None = None) -> None:
         self.text = str(text)
         self.passage = text
         self.where = where
@@ -61,7 +61,7 @@ class Literal:
         yield Generated(self.text)
 
 
-class Pending:
+class PendingText:
     """Text that an operation of the backend makes. It is done once its feed of chunks is closed.
 
     With `samples` > 1 several operations run side by side: the value is the list of all their texts, the
@@ -75,13 +75,13 @@ class Pending:
     )  # fmt: skip
 
     def __init__(
-        self, node: SglExpr, where: Place | None, samples: int = 1, split: Split | None = None
+        self, node: SglExpr, where: SourcePlace | None, samples: int = 1, split: Split | None = None
     ) -> None:
         self.node = node
         self.where = where
         self.split = split
         self.adapter: str | EllipsisType | None = ...
-        self._feed: Feed[Generated] = Feed()
+        self._feed: ReplayFeed[Generated] = ReplayFeed()
         self.text = ""
         self.value: Any = None
         self.thought: Any = ""
@@ -194,17 +194,17 @@ class Pending:
         self._feed.close(error)
 
 
-Piece = Literal | Pending
+Piece = LiteralText | PendingText
 
 
-class Thought:
+class ThoughtText:
     """The value of `x_reasoning_content`: what the gen `x` thought before its answer."""
 
     __slots__ = ("_piece",)
 
     node: SglExpr | None = None
 
-    def __init__(self, piece: Pending) -> None:
+    def __init__(self, piece: PendingText) -> None:
         self._piece = piece
 
     @property
@@ -244,7 +244,7 @@ class Thought:
         yield Generated(str(self.get()))
 
 
-class Span:
+class TextSpan:
     """The value of a variable scope: the text of its pieces."""
 
     __slots__ = ("_pieces",)
@@ -275,7 +275,7 @@ class Span:
             piece.wait()
 
     def when_done(self, call: Callable[[], object]) -> None:
-        pending = next((piece for piece in self._pieces if isinstance(piece, Pending) and not piece.done), None)
+        pending = next((piece for piece in self._pieces if isinstance(piece, PendingText) and not piece.done), None)
         if pending is None:
             call()
         else:
@@ -311,18 +311,18 @@ def text_of(pieces: list[Piece], strict: bool = False, wait: bool = True) -> str
     return "".join(texts)
 
 
-def passage_of(pieces: list[Piece]) -> Passage:
+def passage_of(pieces: list[Piece]) -> QuotedText:
     """The text of pieces that are done, with what is quoted of it; what the model wrote is."""
-    return joined(piece.passage if isinstance(piece, Literal) else own_words(piece.text) for piece in pieces)
+    return joined(piece.passage if isinstance(piece, LiteralText) else own_words(piece.text) for piece in pieces)
 
 
-def messages_of(turns: list[Turn], pieces: list[Piece]) -> list[dict[str, Any]]:
+def messages_of(turns: list[ConversationTurn], pieces: list[Piece]) -> list[dict[str, Any]]:
     """Finished turns as {"role", "content"}: text without leading white space, content parts with pictures."""
     messages = []
     for turn in list(turns):
         parts: list[str | Media] = []
         for piece in pieces[turn.start : turn.end]:
-            if isinstance(piece, Literal) and piece.media:
+            if isinstance(piece, LiteralText) and piece.media:
                 parts.append(replace(piece.media, source=as_url(piece.media)))
             elif not piece.done or piece.error:
                 break
@@ -354,7 +354,7 @@ def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return {**earlier, **later, **both}
 
 
-def again(error: ProgramError, where: Place | None = None) -> ProgramError:
+def again(error: ProgramError, where: SourcePlace | None = None) -> ProgramError:
     """A fresh exception for each reader, chained to the same original error; `where` is its new place."""
     fresh = type(error)(error.message, where or error.where)
     fresh.__cause__ = error.__cause__

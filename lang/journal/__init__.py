@@ -1,8 +1,8 @@
 """Runs that are written down: recorded, replayed without a model, resumed after a crash, edited and re-run."""
 
-from .backend import Counts, JournalBackend, journalled, record, replay, resume
+from .journal_backend import JournalCounts, JournalBackend, journalled, record, replay, resume
 from .journal import Journal
-from .node import Node
-from .remembered import once
+from .journal_node import JournalNode
+from .once_values import once
 
-__all__ = ["Counts", "Journal", "JournalBackend", "Node", "journalled", "once", "record", "replay", "resume"]
+__all__ = ["JournalCounts", "Journal", "JournalBackend", "JournalNode", "journalled", "once", "record", "replay", "resume"]

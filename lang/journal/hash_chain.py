@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ..backend import Media
-from ..concurrency.once import when_done
-from .node import Node
+from ..concurrency.one_shot_callbacks import when_done
+from .journal_node import JournalNode
 
-Part = bytes | Future[Node]
+Part = bytes | Future[JournalNode]
 
 # No UTF-8 text has the byte 0xff, so no literal can look like one of these marks.
 _BEGIN, _END, _RESULT, _MEDIA, _ASKED, _ADAPTER = (b"\xff" + mark for mark in (b"b", b"e", b"r", b"m", b"?", b"a"))
 
 
-class Link:
+class ChainLink:
     """The content up to here: that of `before` and one part more, which may be a result that is not there yet.
 
     Literals hash as one text however they were cut. A link that is known lets go of what precedes it; streams
@@ -27,7 +27,7 @@ class Link:
 
     __slots__ = ("_state",)
 
-    def __init__(self, before: Link | None = None, part: Part = b"") -> None:
+    def __init__(self, before: ChainLink | None = None, part: Part = b"") -> None:
         self._state: Any = hashlib.blake2b(digest_size=16) if before is None else (before, part)
 
     def address(self, request: str) -> str | None:
@@ -59,9 +59,9 @@ class Link:
             link._state = hasher
         return hasher
 
-    def _unhashed(self) -> tuple[Any, list[tuple[Link, Part]]]:
+    def _unhashed(self) -> tuple[Any, list[tuple[ChainLink, Part]]]:
         """The nearest hash that is known, and from here back to it the links that have none."""
-        unhashed: list[tuple[Link, Part]] = []
+        unhashed: list[tuple[ChainLink, Part]] = []
         link = self
         while isinstance(state := link._state, tuple):
             unhashed.append((link, state[1]))

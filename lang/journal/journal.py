@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import BadValueError, JournalError
-from .file import JournalFile, Line, read_lines
-from .node import LOST, Node
+from .journal_file import JournalFile, JournalLine, read_lines
+from .journal_node import LOST, JournalNode
 
 FORMAT, BEFORE = 2, 1  # every line has a checksum; none had
 
@@ -27,7 +27,7 @@ class Journal:
 
     _written: ClassVar[weakref.WeakValueDictionary[Path, Journal]] = weakref.WeakValueDictionary()
 
-    def __init__(self, path: Path, header: dict[str, Any], nodes: list[Node], size: int) -> None:
+    def __init__(self, path: Path, header: dict[str, Any], nodes: list[JournalNode], size: int) -> None:
         self.path = path
         self.header = header
         self.turns: dict[tuple[tuple[str, ...], str], tuple[str, str]] = {}
@@ -77,7 +77,7 @@ class Journal:
     # --- reading -------------------------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[JournalNode]:
         """Every node, without failures that a later run replaced."""
         kept = [node for node in self._all if node.kind != LOST]
         latest = {node.id: node for node in kept}
@@ -91,7 +91,7 @@ class Journal:
         path: str | None = None,
         line: int | None = None,
         index: int | None = None,
-    ) -> Node:
+    ) -> JournalNode:
         """Return the newest version of the one node with this name (and program, path, line).
 
         `index`: which one if there are several, as in a loop; they count in the order of the program. Raises
@@ -116,7 +116,7 @@ class Journal:
             )
         return places[0]
 
-    def _place(self, node: Node) -> tuple[Any, ...]:
+    def _place(self, node: JournalNode) -> tuple[Any, ...]:
         """Where a node is in its program, whatever its content. Sorts as the program runs."""
         depth, number = 0, node.previous
         while number is not None:
@@ -124,7 +124,7 @@ class Journal:
         path = tuple(map(int, node.path.split(".")))
         return (path[0], depth, path, node.line or 0, node.kind, str(node.name), node.occurrence)
 
-    def prompt(self, node: Node) -> str:
+    def prompt(self, node: JournalNode) -> str:
         """Return all text before the node, except that of skipped lines."""
         return self.text_behind(node.previous) + node.before
 
@@ -140,7 +140,7 @@ class Journal:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[JournalNode]:
         return iter(self.nodes)
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Journal:
 
     # --- writing -------------------------------------------------------------------------------------------
 
-    def edit(self, node: Node, text: Any) -> None:
+    def edit(self, node: JournalNode, text: Any) -> None:
         """Replace the node's text (the value of a `once` node).
 
         The next resumed run computes everything that depends on it again. Raises JournalError for a node of
@@ -168,7 +168,7 @@ class Journal:
         self.header = {"journal": FORMAT, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **header}
         self.write(self.header)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: JournalNode) -> None:
         """A node has been finished; it gets its number."""
         with self._lock:
             node.number = len(self._all)
@@ -212,7 +212,7 @@ class Journal:
         finally:
             self.release()
 
-    def _read(self, line: Line, skip_damaged: bool) -> None:
+    def _read(self, line: JournalLine, skip_damaged: bool) -> None:
         """Take in a line. Raises JournalError for a damaged one, unless it is to be skipped."""
         try:
             if line.why:
@@ -232,28 +232,28 @@ class Journal:
                 raise ValueError(f"its turn is {entry!r:.60}")
             self.turns[tuple(history), role] = (entry["prefix"], entry["suffix"])
         else:
-            self._append(Node.from_json(entry), skip_damaged)
+            self._append(JournalNode.from_json(entry), skip_damaged)
 
-    def _recorded(self, number: Any) -> Node:
+    def _recorded(self, number: Any) -> JournalNode:
         if type(number) is not int or not 0 <= number < len(self._all) or self._all[number].kind == LOST:
             raise ValueError(f"it edits node {number!r:.40}, which is not there")
         return self._all[number]
 
-    def _append(self, node: Node, skip_damaged: bool) -> None:
+    def _append(self, node: JournalNode, skip_damaged: bool) -> None:
         """Behind the last node; where lines are skipped, those between are lost."""
         due = len(self._all)
         if type(node.number) is not int or not (node.number == due or (skip_damaged and due < node.number < self._size // _SHORTEST)):
             raise ValueError(f"it holds node {node.number!r:.40} where node {due} is due: lines are missing or there twice")
         if node.previous is not None and (type(node.previous) is not int or not 0 <= node.previous < node.number):
             raise ValueError(f"its node comes after node {node.previous!r:.40}")
-        self._all += [*(Node.lost(number) for number in range(due, node.number)), node]
+        self._all += [*(JournalNode.lost(number) for number in range(due, node.number)), node]
 
 
 _SHORTEST = 100  # bytes that a node's line has at least
 _IN_HEADER = {"model": str, "seed": int, "chat_template": dict}
 
 
-def _header(path: Path, line: Line) -> dict[str, Any]:
+def _header(path: Path, line: JournalLine) -> dict[str, Any]:
     header = line.entry
     if line.why:
         raise JournalError(f"{path}:1 is damaged ({line.why}); a journal cannot be used without its first line. Is this a journal?")

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..backend import Backend, Stream
-from ..backends.default import resolve_backend
+from ..backends.default_backend import resolve_backend
 from ..chat import ChatTemplate
 from ..errors import BadValueError, JournalError
-from ..places.place import Place, caller_place
+from ..places.source_place import SourcePlace, caller_place
 from ..sampling.options import SamplingOptions
 from .journal import Journal
-from .node import Node
-from .session import Session
-from .stream import JournalStream
-from .template import for_recording, for_replay, header_of
+from .journal_node import JournalNode
+from .replay_session import ReplaySession
+from .journal_stream import JournalStream
+from .recorded_template import for_recording, for_replay, header_of
 
 
-class Counts(NamedTuple):
+class JournalCounts(NamedTuple):
     """How many nodes came from a journal, and how many were computed and added to it."""
 
     served: int
@@ -41,7 +41,7 @@ class JournalBackend(Backend):
     context manager it waits at the end for what is still being made, and closes the file.
     """
 
-    def __init__(self, session: Session, item: int = 0) -> None:
+    def __init__(self, session: ReplaySession, item: int = 0) -> None:
         self._session = session
         self._item = item
 
@@ -66,19 +66,19 @@ class JournalBackend(Backend):
         return self._session.journal
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> JournalCounts:
         """By now; the nodes themselves are `served` and `computed`."""
-        return Counts(len(self._session.served), len(self._session.computed))
+        return JournalCounts(len(self._session.served), len(self._session.computed))
 
     def __repr__(self) -> str:
         return f"<JournalBackend {self.journal.path}: {self.counts}>"
 
     @property
-    def served(self) -> list[Node]:
+    def served(self) -> list[JournalNode]:
         return list(self._session.served)
 
     @property
-    def computed(self) -> list[Node]:
+    def computed(self) -> list[JournalNode]:
         return list(self._session.computed)
 
     # --- what a backend does ---------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class JournalBackend(Backend):
     def _open(self, opener: Callable[[Backend], Stream], adapter: str | None = None) -> Stream:
         stream = JournalStream(self._session, opener, (self._item,))
         stream.turn_to(adapter, opener)
-        if self._session.only_computes:
+        if self._session.nothing_to_serve:
             stream.start()
         return stream
 
@@ -148,7 +148,7 @@ class JournalBackend(Backend):
 def record(path: str | Path, backend: Any = None, *, seed: int | None = None) -> JournalBackend:
     """`journal` for a new file only: raises JournalError if a journal is there already."""
     seed, inner = _checked(seed), resolve_backend(backend)
-    return JournalBackend(Session(Journal.create(path, _header(inner, seed)), inner))
+    return JournalBackend(ReplaySession(Journal.create(path, _header(inner, seed)), inner))
 
 
 def resume(journal: str | Path | Journal, backend: Any = None, *, skip_damaged: bool = False) -> JournalBackend:
@@ -167,7 +167,7 @@ def _resumed(found: Journal, backend: Any, seed: int | None) -> JournalBackend:
         with found.writing():
             found.begin(_header(inner, seed))
     _check_model(found, inner)
-    return JournalBackend(Session(found, inner))
+    return JournalBackend(ReplaySession(found, inner))
 
 
 def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> JournalBackend:
@@ -179,7 +179,7 @@ def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> Jour
     found = _opened(journal, skip_damaged)
     if not found.header:
         raise JournalError(f"{found.path} is empty; there is nothing to replay")
-    return JournalBackend(Session(found, None))
+    return JournalBackend(ReplaySession(found, None))
 
 
 def journal(path: str | Path, backend: Any = None, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
@@ -236,7 +236,7 @@ def _check_model(journal: Journal, inner: Backend) -> None:
     recorded, name = journal.header["model"], inner.get_model_name()
     if recorded != name:
         message = f"{journal.path} was recorded with {recorded}; what is missing comes from {name}"
-        where = caller_place() or Place("<sgl>", 0)
+        where = caller_place() or SourcePlace("<sgl>", 0)
         warnings.warn_explicit(message, UserWarning, where.file, where.line)
 
 

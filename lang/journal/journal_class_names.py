@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 _MODULES = {
-    "sgl.lang.chat.template": "sgl.lang.chat",
+    "sgl.lang.chat.chat_turn_template": "sgl.lang.chat",
     "sgl.lang.interpreter.usage": "sgl.lang.usage",
     "sgl.lang.nodes.ir": "sgl.lang.ir",
     "sgl.lang.sampling.choices": "sgl.lang.choices",

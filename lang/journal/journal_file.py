@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import JournalError, MissingJournalError
-from .lines import opened, sealed
+from .journal_lines import checked_line, with_checksum
 
 try:
     import fcntl
@@ -18,7 +18,7 @@ except ImportError:  # no such locks on this system
     fcntl = None  # type: ignore[assignment]
 
 
-class Line(NamedTuple):
+class JournalLine(NamedTuple):
     """A complete line of a journal. number: counted from 1.  entry: {} where the line is damaged, and `why` says how."""
 
     number: int
@@ -27,7 +27,7 @@ class Line(NamedTuple):
     why: str = ""
 
 
-def read_lines(path: Path) -> tuple[list[Line], int]:
+def read_lines(path: Path) -> tuple[list[JournalLine], int]:
     """The complete lines, and how many bytes they have. A torn last line is left out, with a warning.
 
     Lines of the first format had no checksum. They are read as they are, up to the first that has one.
@@ -48,16 +48,16 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
     return list(_lines(data[:end].split(b"\n")[:-1])), end
 
 
-def _lines(lines: list[bytes]) -> Iterator[Line]:
+def _lines(lines: list[bytes]) -> Iterator[JournalLine]:
     has_sums = False
     for number, line in enumerate(lines, 1):
         try:
-            entry, summed = opened(line, has_sums)
+            entry, summed = checked_line(line, has_sums)
         except ValueError as error:
-            yield Line(number, {}, False, str(error))
+            yield JournalLine(number, {}, False, str(error))
             continue
         has_sums = has_sums or summed
-        yield Line(number, entry, summed)
+        yield JournalLine(number, entry, summed)
 
 
 class JournalFile:
@@ -92,7 +92,7 @@ class JournalFile:
     def append(self, entry: dict[str, Any]) -> None:
         """Raises JournalError for what JSON cannot hold, and for a write that failed: the file is then as before."""
         try:
-            line = sealed(entry)
+            line = with_checksum(entry)
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self._path}: {error}, in {entry!r:.200}") from error
         with self._lock:

@@ -12,14 +12,14 @@ _SEALED = re.compile(rb'.*,"sum":"([0-9a-f]{16})"}', re.DOTALL)
 _TAIL = len(_MARK) + 16 + len(b'"}')
 
 
-def sealed(entry: dict[str, Any]) -> bytes:
+def with_checksum(entry: dict[str, Any]) -> bytes:
     """The line of an entry that is not empty, with its end. TypeError or ValueError for what JSON cannot hold."""
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=_plain)
     body = text.encode("utf-8", "surrogatepass")[:-1]
     return body + _MARK + _sum(body) + b'"}\n'
 
 
-def opened(line: bytes, must_be_sealed: bool) -> tuple[dict[str, Any], bool]:
+def checked_line(line: bytes, must_be_sealed: bool) -> tuple[dict[str, Any], bool]:
     """The entry of a line without its end, and whether it has a checksum. ValueError, saying why, for a damaged one."""
     found = _SEALED.fullmatch(line)
     if found and found[1] != _sum(line[:-_TAIL]):

@@ -10,14 +10,14 @@ from typing import Any
 from ..backend import Generated
 from ..errors import RecordedError
 from ..sampling.choices import ChoicesDecision
-from .names import named_here, written_name
+from .journal_class_names import named_here, written_name
 
 NodeId = tuple[str, str, int]
 LOST = "lost"  # the kind of a node whose line is damaged
 
 
 @dataclass(slots=True)
-class Node:
+class JournalNode:
     """A gen, a select, or a value that Python computed (`once`).
 
     `key` is the address: a hash of all that the stream held and of the request. `shape` is the same without
@@ -72,7 +72,7 @@ class Node:
         return {name: value for name, value in values.items() if name in _ALWAYS or value != _DEFAULTS[name]}
 
     @classmethod
-    def from_json(cls, entry: dict[str, Any]) -> Node:
+    def from_json(cls, entry: dict[str, Any]) -> JournalNode:
         """Raises ValueError for a field that is missing, or holds what no node does."""
         if missing := sorted(_ALWAYS - set(entry)):
             raise ValueError(f"its node lacks {missing[0]!r}")
@@ -84,7 +84,7 @@ class Node:
         return cls(**{name: value for name, value in entry.items() if name in _DEFAULTS})
 
     @classmethod
-    def lost(cls, number: int) -> Node:
+    def lost(cls, number: int) -> JournalNode:
         """Holds the place of a node of which nothing is known."""
         return cls(number, LOST, None, "", "", "0")
 
@@ -111,7 +111,7 @@ class Node:
 
 _ALWAYS = {"number", "kind", "name", "key", "shape", "path"}
 _DEFAULTS: dict[str, Any] = {
-    f.name: {} if f.name == "request" else None if f.name in _ALWAYS else f.default for f in fields(Node)
+    f.name: {} if f.name == "request" else None if f.name in _ALWAYS else f.default for f in fields(JournalNode)
 }
 
 

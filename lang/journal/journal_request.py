@@ -8,20 +8,20 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.runtime.text.passage import Passage
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ..backend import GenRequest, SelectRequest
-from ..places.place import Place
+from ..places.source_place import SourcePlace
 from ..sampling.options import DEFAULTS, NAMES
-from .names import written_name
-from .node import Node
+from .journal_class_names import written_name
+from .journal_node import JournalNode
 
 Path = tuple[int, ...]
 _NO_MATTER = ("timeout",)  # cannot change what a finished gen is
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RequestContent:
     """The part of a request that decides its result, as JSON. `placed`: so does its place, by the seed.
 
     Options that are as always are left out, so that an option that sgl learns later changes no address.
@@ -32,7 +32,7 @@ class Content:
     placed: bool
 
     @classmethod
-    def of(cls, kind: str, values: dict[str, Any], placed: bool) -> Content:
+    def of(cls, kind: str, values: dict[str, Any], placed: bool) -> RequestContent:
         return cls(kind, json.dumps(values, sort_keys=True, ensure_ascii=False, default=_named), placed)
 
     @property
@@ -45,12 +45,12 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JournalRequest:
     """One question: its content, who asks, and what preceded it (`before`: the text since the node before)."""
 
-    content: Content
+    content: RequestContent
     name: str | None
-    where: Place | None
+    where: SourcePlace | None
     program: str | None
     path: Path
     shape: str
@@ -62,9 +62,9 @@ class Asked:
     def place(self) -> str:
         return ".".join(map(str, self.path))
 
-    def node(self, key: str, previous: int | None, seconds: float) -> Node:
+    def node(self, key: str, previous: int | None, seconds: float) -> JournalNode:
         """The node of this question, without an outcome and without a number yet."""
-        return Node(
+        return JournalNode(
             number=-1,
             kind=self.content.kind,
             name=self.name,
@@ -83,11 +83,11 @@ class Asked:
         )
 
 
-def content_of(request: GenRequest | SelectRequest) -> Content:
+def content_of(request: GenRequest | SelectRequest) -> RequestContent:
     return gen_content(request) if isinstance(request, GenRequest) else select_content(request)
 
 
-def gen_content(request: GenRequest) -> Content:
+def gen_content(request: GenRequest) -> RequestContent:
     """A greedy gen does not depend on its seed, nor on its place."""
     options = request.options
     greedy = options.temperature == 0
@@ -100,20 +100,20 @@ def gen_content(request: GenRequest) -> Content:
         values["logit_bias"] = sorted(options.logit_bias.items())
     if request.template_stops:
         values["template_stops"] = request.template_stops
-    return Content.of("gen", values, not greedy and options.seed is None)
+    return RequestContent.of("gen", values, not greedy and options.seed is None)
 
 
-def select_content(request: SelectRequest) -> Content:
+def select_content(request: SelectRequest) -> RequestContent:
     values = {"choices": request.choices, "method": _named(request.method)}
-    if special := [choice for choice in request.choices if isinstance(choice, Passage) and not choice.quoted]:
+    if special := [choice for choice in request.choices if isinstance(choice, QuotedText) and not choice.quoted]:
         values["special"] = special
     if request.temperature:
         values |= {"temperature": request.temperature, "seed": request.seed}
-    return Content.of("select", values, request.temperature != 0 and request.seed is None)
+    return RequestContent.of("select", values, request.temperature != 0 and request.seed is None)
 
 
-def once_content(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Content:
-    return Content.of("once", {"name": name, "args": args, "kwargs": kwargs}, True)
+def once_content(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RequestContent:
+    return RequestContent.of("once", {"name": name, "args": args, "kwargs": kwargs}, True)
 
 
 def seeded(request: Any, seed: int | None) -> Any:
@@ -125,7 +125,7 @@ def seeded(request: Any, seed: int | None) -> Any:
     return dataclasses.replace(request, seed=seed)
 
 
-def program_at(where: Place | None) -> str | None:
+def program_at(where: SourcePlace | None) -> str | None:
     """The name of the running function that has this line."""
     frame = sys._getframe(1) if where else None
     found = False

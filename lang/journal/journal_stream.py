@@ -10,18 +10,27 @@ from operator import methodcaller
 from typing import Any
 
 from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ..backends.held import pass_on
+from ..backends.pending_calls import forward_result
 from ..errors import ProgramCancelled
-from ..places.place import Place
+from ..places.source_place import SourcePlace
 from ..sampling.choices import ChoicesDecision
-from .asked import Asked, Content, Path, content_of, once_content, program_at
-from .chain import Link, adapter_part, address, encode, media_part, result_part, result_place, turn_part
-from .mailbox import Mailbox
-from .mismatch import mismatch
-from .node import Node
-from .question import Question, Spot, done
-from .remembered import Remembered
-from .session import Session
+from .journal_request import JournalRequest, RequestContent, Path, content_of, once_content, program_at
+from .hash_chain import (
+    ChainLink,
+    adapter_part,
+    address,
+    encode,
+    media_part,
+    result_part,
+    result_place,
+    turn_part,
+)
+from .serial_queue import SerialQueue
+from .replay_mismatch import mismatch
+from .journal_node import JournalNode
+from .recorded_call import RecordedCall, StreamPosition, done
+from .once_values import OnceValues
+from .replay_session import ReplaySession
 
 Step = Callable[[Stream], object]
 
@@ -35,7 +44,7 @@ class JournalStream(Stream):
     Only a node that the journal may have waits for the results before it; all others go straight through.
     """
 
-    def __init__(self, session: Session, opener: Callable[[Backend], Stream], path: Path) -> None:
+    def __init__(self, session: ReplaySession, opener: Callable[[Backend], Stream], path: Path) -> None:
         self._session = session
         self._opener = opener
         self._path = path
@@ -44,11 +53,11 @@ class JournalStream(Stream):
         self._turn: bytes | None = None  # to another adapter than that of the stream it was forked off
         self._shape = hashlib.blake2b(digest_size=16)
         self._before = ""
-        self._content = Link()
-        self._last: Future[Node] | None = None
+        self._content = ChainLink()
+        self._last: Future[JournalNode] | None = None
         self._inner: Stream | None = None  # opened when something has to be computed
         self._behind: list[Step] = []
-        self._mailbox = Mailbox()
+        self._mailbox = SerialQueue()
 
     # --- literals ------------------------------------------------------------------------------------------
 
@@ -77,7 +86,7 @@ class JournalStream(Stream):
             raise failures[0]
 
     def _add(self, part: bytes, step: Step, failures: list[Exception]) -> None:
-        self._content = Link(self._content, part)
+        self._content = ChainLink(self._content, part)
         try:
             self._pass_on(step)
         except Exception as error:  # the backend takes no pictures, say
@@ -114,7 +123,7 @@ class JournalStream(Stream):
 
     def _submit(self, request: GenRequest | SelectRequest, on_chunk: OnChunk | None) -> Future[Any]:
         asked = self._ask(content_of(request), request.name, request.where)
-        question = Question(self._session, asked, request, on_chunk)
+        question = RecordedCall(self._session, asked, request, on_chunk)
         self._shape.update(result_place())
         self._before = ""
         self._mailbox.run(partial(self._decide, question), question.fail)
@@ -122,14 +131,14 @@ class JournalStream(Stream):
             raise question.refusal
         return question.result
 
-    def _ask(self, content: Content, name: str | None, where: Place | None) -> Asked:
+    def _ask(self, content: RequestContent, name: str | None, where: SourcePlace | None) -> JournalRequest:
         """The question at this point of the stream."""
         shape = address(self._shape, content.address)
         number = self._session.number(shape, self._path)
         program = program_at(where)
-        return Asked(content, name, where, program, self._path, shape, number, self._before, self._adapter)
+        return JournalRequest(content, name, where, program, self._path, shape, number, self._before, self._adapter)
 
-    def _decide(self, question: Question) -> None:
+    def _decide(self, question: RecordedCall) -> None:
         """Serve the node if the journal has it, else compute it; later, if that cannot be known yet."""
         key = self._content.address(question.asked.content.address)
         if key is None and self._session.may_have(question.asked.shape):
@@ -145,28 +154,28 @@ class JournalStream(Stream):
         else:
             self._compute(question)
 
-    def _serve(self, question: Question, node: Node) -> None:
+    def _serve(self, question: RecordedCall, node: JournalNode) -> None:
         if node.error is None:
             kept = question.kept(node.text)
-            self._content, self._last = Link(self._content, result_part(kept)), done(node)
+            self._content, self._last = ChainLink(self._content, result_part(kept)), done(node)
             self._pass_on(_restoring(node, question.request, kept))
         question.serve(node)
 
-    def _compute(self, question: Question) -> None:
-        spot = Spot(self._content, self._last)
-        self._content, self._last = Link(spot.content, spot.node), spot.node
+    def _compute(self, question: RecordedCall) -> None:
+        spot = StreamPosition(self._content, self._last)
+        self._content, self._last = ChainLink(spot.content, spot.node), spot.node
         question.compute(self._caught_up(), spot)
 
     # --- values that Python computes -------------------------------------------------------------------------
 
     def once(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: Place | None
-    ) -> Remembered:
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: SourcePlace | None
+    ) -> OnceValues:
         """The place of a value in this stream. See `sgl.once`."""
         asked = self._ask(once_content(name, args, kwargs), name, where)
-        spot: Future[Spot] = Future()
-        self._mailbox.run(lambda: spot.set_result(Spot(self._content, self._last)), spot.set_exception)
-        return Remembered(self._session, asked, spot)
+        spot: Future[StreamPosition] = Future()
+        self._mailbox.run(lambda: spot.set_result(StreamPosition(self._content, self._last)), spot.set_exception)
+        return OnceValues(self._session, asked, spot)
 
     # --- forks and the end -----------------------------------------------------------------------------------
 
@@ -184,7 +193,7 @@ class JournalStream(Stream):
         if adapter != self._adapter:
             part = adapter_part(adapter)
             self._shape.update(part)
-            self._content, self._adapter, self._opener = Link(self._content, part), adapter, opener
+            self._content, self._adapter, self._opener = ChainLink(self._content, part), adapter, opener
             self._turn = part
 
     def _forked(self, children: list[JournalStream], split: Callable[[Stream], list[Stream]]) -> list[Stream]:
@@ -206,10 +215,10 @@ class JournalStream(Stream):
             child._mailbox.open(begin, _ignore)
 
     def _begin(
-        self, content: Link, last: Future[Node] | None, inner: Stream | None, behind: list[Step]
+        self, content: ChainLink, last: Future[JournalNode] | None, inner: Stream | None, behind: list[Step]
     ) -> None:
         self._last, self._inner, self._behind = last, inner, behind
-        self._content = Link(content, self._turn) if self._turn else content
+        self._content = ChainLink(content, self._turn) if self._turn else content
 
     def prefill(self) -> Future[None]:
         """Of a stream that is served from the journal nothing has to be computed ahead."""
@@ -221,7 +230,7 @@ class JournalStream(Stream):
         if self._inner is None or self._behind:
             result.set_result(None)
         else:
-            pass_on(self._inner.prefill(), result, lambda done: None)
+            forward_result(self._inner.prefill(), result, lambda done: None)
 
     def abort(self) -> None:
         if self._inner is not None:
@@ -236,7 +245,7 @@ class JournalStream(Stream):
             self._inner.close()
 
 
-def _restoring(node: Node, request: GenRequest | SelectRequest, kept: str) -> Step:
+def _restoring(node: JournalNode, request: GenRequest | SelectRequest, kept: str) -> Step:
     """How the inner stream gets what a recorded node made: a gen as its own tokens, a choice as text."""
     if node.kind == "select":
         return methodcaller("append", request.as_given(kept) if isinstance(request, SelectRequest) else kept)

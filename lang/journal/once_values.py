@@ -11,16 +11,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..concurrency.once import when_done
+from ..concurrency.one_shot_callbacks import when_done
 from ..errors import BadValueError, JournalError
-from ..places.place import caller_place
-from .asked import Asked
-from .mismatch import mismatch
-from .node import describe, rebuild
-from .session import Session
+from ..places.source_place import caller_place
+from .journal_request import JournalRequest
+from .replay_mismatch import mismatch
+from .journal_node import describe, rebuild
+from .replay_session import ReplaySession
 
 if TYPE_CHECKING:
-    from .question import Spot
+    from .recorded_call import StreamPosition
 
 _NEW = object()
 
@@ -37,17 +37,17 @@ def once(s: Any, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -
     """
     stream = getattr(getattr(s, "stream_executor", None), "stream", None)
     place = getattr(stream, "once", None)
-    remembered: Remembered | None = place(name, args, kwargs, caller_place()) if place else None
+    remembered: OnceValues | None = place(name, args, kwargs, caller_place()) if place else None
     if remembered is None:
         return fn(*args, **kwargs)
     call = partial(fn, *args, **kwargs)
     return remembered.avalue(call) if inspect.iscoroutinefunction(fn) else remembered.value(call)
 
 
-class Remembered:
+class OnceValues:
     """The place of a value in a journal."""
 
-    def __init__(self, session: Session, asked: Asked, spot: Future[Spot]) -> None:
+    def __init__(self, session: ReplaySession, asked: JournalRequest, spot: Future[StreamPosition]) -> None:
         self._session = session
         self._asked = asked
         self._spot = spot
@@ -88,7 +88,7 @@ class Remembered:
         """Done when all that precedes the value is there, or has failed."""
         known: Future[None] = Future()
 
-        def placed(spot: Future[Spot]) -> None:
+        def placed(spot: Future[StreamPosition]) -> None:
             if spot.exception():
                 known.set_result(None)
             else:

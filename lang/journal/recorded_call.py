@@ -10,37 +10,37 @@ from functools import partial
 from typing import Any
 
 from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
-from ..concurrency.once import when_done
-from .asked import Asked, seeded
-from .chain import Link
-from .node import Node, describe, rebuild
-from .session import Session
+from ..concurrency.one_shot_callbacks import when_done
+from .journal_request import JournalRequest, seeded
+from .hash_chain import ChainLink
+from .journal_node import JournalNode, describe, rebuild
+from .replay_session import ReplaySession
 
 
 @dataclass(slots=True)
-class Spot:
+class StreamPosition:
     """A place in a stream: the content there and the node before it. `node` will be what is made."""
 
-    content: Link
-    last: Future[Node] | None
-    node: Future[Node] = field(default_factory=Future)
+    content: ChainLink
+    last: Future[JournalNode] | None
+    node: Future[JournalNode] = field(default_factory=Future)
 
     @property
     def previous(self) -> int | None:
         return self.last.result().number if self.last else None
 
 
-def done(node: Node) -> Future[Node]:
-    future: Future[Node] = Future()
+def done(node: JournalNode) -> Future[JournalNode]:
+    future: Future[JournalNode] = Future()
     future.set_result(node)
     return future
 
 
-class Question:
+class RecordedCall:
     """Ends in `result`. `refusal` is an error that the request itself has, known while it is being queued."""
 
     def __init__(
-        self, session: Session, asked: Asked, request: GenRequest | SelectRequest, on_chunk: OnChunk | None
+        self, session: ReplaySession, asked: JournalRequest, request: GenRequest | SelectRequest, on_chunk: OnChunk | None
     ) -> None:
         self.asked = asked
         self.request = request
@@ -66,7 +66,7 @@ class Question:
 
     # --- served --------------------------------------------------------------------------------------------
 
-    def serve(self, node: Node) -> None:
+    def serve(self, node: JournalNode) -> None:
         if node.error is not None:
             (self.refuse if node.error.get("at_once") else self.fail)(rebuild(node.error))
             return
@@ -77,7 +77,7 @@ class Question:
 
     # --- computed ------------------------------------------------------------------------------------------
 
-    def compute(self, stream: Stream, spot: Spot) -> None:
+    def compute(self, stream: Stream, spot: StreamPosition) -> None:
         self._started = self._session.begin()
         request = seeded(self.request, self._seed)
         try:
@@ -97,14 +97,14 @@ class Question:
         if self._on_chunk is not None:
             self._on_chunk(chunk)
 
-    def _arrived(self, spot: Spot, future: Future[Any]) -> None:
+    def _arrived(self, spot: StreamPosition, future: Future[Any]) -> None:
         try:
             outcome = future.result()
         except BaseException as error:
             outcome = error
         spot.content.when_known(partial(self._end, spot, outcome))
 
-    def _end(self, spot: Spot, outcome: Any) -> None:
+    def _end(self, spot: StreamPosition, outcome: Any) -> None:
         """Write the node, then tell who waits for it, then those who come behind it."""
         try:
             node = self._record(spot, outcome)
@@ -119,7 +119,7 @@ class Question:
             self.result.set_result(outcome)
             spot.node.set_result(node)
 
-    def _record(self, spot: Spot, outcome: Any) -> Node:
+    def _record(self, spot: StreamPosition, outcome: Any) -> JournalNode:
         """The node of an outcome. What follows a node that failed has no address: it fails alike, unwritten."""
         key = spot.content.address(self.asked.content.address)
         assert key is not None
@@ -132,7 +132,7 @@ class Question:
         self._session.add(node)
         return node
 
-    def _fill(self, node: Node, outcome: Any) -> None:
+    def _fill(self, node: JournalNode, outcome: Any) -> None:
         generated = isinstance(outcome, Generated)
         node.text = outcome.text if generated else outcome.decision
         node.meta_info = outcome.meta_info
@@ -143,7 +143,7 @@ class Question:
             node.chunks = self._chunks
 
 
-def recorded_chunks(node: Node) -> Iterator[Generated]:
+def recorded_chunks(node: JournalNode) -> Iterator[Generated]:
     """The pieces in which the text came; the last one has the meta_info of the whole."""
     start = 0
     for size in (node.chunks or [len(node.text)])[:-1]:

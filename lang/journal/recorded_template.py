@@ -6,13 +6,13 @@ from typing import Any
 
 from ..chat import ChatTemplate, ChatTemplateStyle, Messages
 from ..errors import JournalError, ReplayMismatch
-from .session import Session
+from .replay_session import ReplaySession
 
 
-class NotedTemplate(ChatTemplate):
+class RecordingTemplate(ChatTemplate):
     """Another template, each turn of which goes into the journal: it is code, or belongs to a tokenizer."""
 
-    def __init__(self, inner: ChatTemplate, session: Session) -> None:
+    def __init__(self, inner: ChatTemplate, session: ReplaySession) -> None:
         super().__init__(**_plain_fields(inner))
         self._inner = inner
         self._session = session
@@ -27,9 +27,9 @@ class NotedTemplate(ChatTemplate):
 
 
 class RecordedTemplate(ChatTemplate):
-    """The turns that a NotedTemplate wrote down."""
+    """The turns that a RecordingTemplate wrote down."""
 
-    def __init__(self, header: dict[str, Any], session: Session) -> None:
+    def __init__(self, header: dict[str, Any], session: ReplaySession) -> None:
         super().__init__(**_from_json(header))
         self._turns = session.journal.turns
         self._path = session.journal.path
@@ -55,11 +55,11 @@ def header_of(template: ChatTemplate) -> dict[str, Any]:
     return fields
 
 
-def for_recording(template: ChatTemplate, session: Session) -> ChatTemplate:
-    return template if _is_data(template) else NotedTemplate(template, session)
+def for_recording(template: ChatTemplate, session: ReplaySession) -> ChatTemplate:
+    return template if _is_data(template) else RecordingTemplate(template, session)
 
 
-def for_replay(header: dict[str, Any], session: Session) -> ChatTemplate:
+def for_replay(header: dict[str, Any], session: ReplaySession) -> ChatTemplate:
     """Raises JournalError for what is no template: somebody has edited the first line."""
     try:
         return RecordedTemplate(header, session) if header["noted"] else ChatTemplate(**_from_json(header))

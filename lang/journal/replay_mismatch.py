@@ -6,14 +6,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..errors import ReplayMismatch
-from .asked import Asked
+from .journal_request import JournalRequest
 from .journal import Journal
-from .node import Node
+from .journal_node import JournalNode
 
 _SHOWN = 30  # characters on each side of a difference
 
 
-def mismatch(journal: Journal, asked: Asked, last: Future[Node] | None) -> ReplayMismatch:
+def mismatch(journal: Journal, asked: JournalRequest, last: Future[JournalNode] | None) -> ReplayMismatch:
     """The error of a question that the journal has no answer for. `last`: the node before it in its stream."""
     number = last.result().number if last else None
     what = f"{asked.content.kind} {asked.name!r} (path {asked.place}) is not in {journal.path}"
@@ -34,8 +34,8 @@ def mismatch(journal: Journal, asked: Asked, last: Future[Node] | None) -> Repla
     )
 
 
-def _nearest(journal: Journal, asked: Asked, last: int | None) -> Node | None:
-    def likeness(node: Node) -> tuple[bool, ...]:
+def _nearest(journal: Journal, asked: JournalRequest, last: int | None) -> JournalNode | None:
+    def similarity(node: JournalNode) -> tuple[bool, ...]:
         behind = (node.previous, node.path) == (last, asked.place)
         return (
             node.name == asked.name,
@@ -45,8 +45,8 @@ def _nearest(journal: Journal, asked: Asked, last: int | None) -> Node | None:
         )
 
     nodes = [node for node in journal.nodes if node.kind == asked.content.kind]
-    best = max(reversed(nodes), key=likeness, default=None)
-    return best if best is not None and any(likeness(best)[:2]) else None
+    best = max(reversed(nodes), key=similarity, default=None)
+    return best if best is not None and any(similarity(best)[:2]) else None
 
 
 def _text_difference(recorded: str, asked: str) -> str | None:
@@ -82,7 +82,7 @@ def _said(value: Any) -> str:
     return "(as usual)" if value is None else repr(value)
 
 
-def _count_difference(journal: Journal, asked: Asked, near: Node) -> str:
+def _count_difference(journal: Journal, asked: JournalRequest, near: JournalNode) -> str:
     times = sum(node.key == near.key and node.path == near.path for node in journal.nodes)
     if near.path != asked.place:
         return f"it was recorded in path {near.path}; the forks before it have changed"

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from ..backend import Backend, Stream
 from ..errors import JournalError
 from ..sampling.options import derive_seed
-from .asked import Asked, Path
+from .journal_request import JournalRequest, Path
 from .journal import Journal
-from .node import Node
+from .journal_node import JournalNode
 
 _DRAIN = 600.0  # seconds that leaving a recording waits for what is still being made
 
 
-class Session:
+class ReplaySession:
     """What all streams of a journalled backend share. `inner` computes what the journal has not (None: nothing).
 
     Nodes that this session adds are not served by it: asking twice gives two answers, as without a journal.
@@ -26,22 +26,22 @@ class Session:
     def __init__(self, journal: Journal, inner: Backend | None) -> None:
         self.journal = journal
         self.inner = inner
-        self.served: list[Node] = []
-        self.computed: list[Node] = []
+        self.served: list[JournalNode] = []
+        self.computed: list[JournalNode] = []
         self._closed = False
         self._unwritten: JournalError | None = None
         self._changed = threading.Condition()
         self._unfinished = 0
         self._asked: Counter[tuple[str, Path]] = Counter()
         self._by_id = {node.id: node for node in journal.nodes if self._serves(node)}
-        self._by_key: defaultdict[str, list[Node]] = defaultdict(list)
+        self._by_key: defaultdict[str, list[JournalNode]] = defaultdict(list)
         for node in self._by_id.values():
             self._by_key[node.key].append(node)
         self._shapes = Counter(node.shape for node in self._by_id.values())
         if inner is not None:
             journal.acquire()
 
-    def _serves(self, node: Node) -> bool:
+    def _serves(self, node: JournalNode) -> bool:
         return node.error is None or self.inner is None
 
     @property
@@ -61,11 +61,11 @@ class Session:
         return self._shapes[shape] > 0 or self.inner is None
 
     @property
-    def only_computes(self) -> bool:
+    def nothing_to_serve(self) -> bool:
         """True when there is nothing (more) to serve."""
         return self.inner is not None and not self._by_id
 
-    def take(self, key: str, asked: Asked) -> Node | None:
+    def take(self, key: str, asked: JournalRequest) -> JournalNode | None:
         """The recorded node, once; an equal one from another place where the place does not matter."""
         with self._changed:
             node = self._by_id.pop((key, asked.place, asked.occurrence), None)
@@ -77,7 +77,7 @@ class Session:
                 self.served.append(node)
             return node
 
-    def seed_for(self, asked: Asked) -> int | None:
+    def seed_for(self, asked: JournalRequest) -> int | None:
         """The seed of a node whose program gives none: drawn from the run's seed and the node's place."""
         if self.inner is None or not self.inner.takes_seed or not asked.content.placed:
             return None
@@ -98,7 +98,7 @@ class Session:
             self._unfinished += 1
         return time.perf_counter()
 
-    def add(self, node: Node) -> None:
+    def add(self, node: JournalNode) -> None:
         self.journal.add(node)
         self.computed.append(node)
 
@@ -125,7 +125,7 @@ class Session:
         if error is not None:
             raise error
 
-    def unserved(self) -> list[Node]:
+    def unserved(self) -> list[JournalNode]:
         """The nodes that nobody has asked for."""
         with self._changed:
             return list(self._by_id.values())

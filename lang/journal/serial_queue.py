@@ -10,7 +10,7 @@ Operation = Callable[[], None]
 Failure = Callable[[BaseException], object]
 
 
-class Mailbox:
+class SerialQueue:
     """Unlike a Gate it holds no lock while an operation runs: operations end futures, and those call back."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from .ir import SglExpr
 
 
 class SglFields(SglExpr):
-    """The fields of a type in words, as the backend's model wants them. `words` is a FieldWords; see `sgl.fields`."""
+    """The fields of a type in words, as the backend's model wants them. `words` is a FieldDescriptions; see `sgl.fields`."""
 
     def __init__(self, words: Any, task: str | None = None) -> None:
         self.words = words

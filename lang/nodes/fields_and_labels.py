@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import BadValueError
-from ..typed.fields import words_of
-from .described import SglFields, SglLabels
-from .words import labels_in
+from ..typed.field_descriptions import words_of
+from .described_nodes import SglFields, SglLabels
+from .special_and_plain import labels_in
 
 
 def fields(kind: Any, task: str | None = None) -> SglFields:

@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from ..errors import TextOfNodeError, shown
-from ..places.place import Place
+from ..places.source_place import SourcePlace
 from ..sampling.choices import ChoicesSamplingMethod
 from ..sampling.options import (
     REGEX_BOOL,
@@ -16,15 +16,15 @@ from ..sampling.options import (
     REGEX_STR,
     SamplingOptions,
 )
-from ..typed.reading import Reading
-from .dropped import warn_if_dropped
-from .lost import kept
+from ..typed.text_reading import TextReading
+from .unused_expressions import warn_if_dropped
+from .unpicklable import kept
 
 SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
-    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "Reading", "SglAdapterBegin", "SglAdapterEnd", "SglCommitLazy",
+    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "TextReading", "SglAdapterBegin", "SglAdapterEnd", "SglCommitLazy",
     "SglConstantText", "SglExpr", "SglExprList", "SglGen",
     "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
     "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVideo", "flatten",
@@ -42,7 +42,7 @@ class SglExpr:
     """
 
     node_id: int | None = None
-    where: Place | None = None
+    where: SourcePlace | None = None
     stands_alone = False  # True for forks and their like, which add no text
     prev_node: SglExpr | None = None
     source: SglExpr | None = None
@@ -137,7 +137,7 @@ class SglSubmitted(SglExpr):
 
 
 class SglConstantText(SglExpr):
-    """A literal piece of text. A `Passage` says itself whose words it is, of any other str its place does."""
+    """A literal piece of text. A `QuotedText` says itself whose words it is, of any other str its place does."""
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -153,7 +153,7 @@ class SglGen(SglSpoken, Generic[Value_co]):
         self,
         name: str | None,
         sampling_params: SamplingOptions,
-        reading: Reading[Value_co] | None = None,
+        reading: TextReading[Value_co] | None = None,
     ) -> None:
         self.name = name
         self.sampling_params = sampling_params
@@ -175,7 +175,7 @@ class SglSelect(SglSpoken):
         choices: list[str],
         temperature: float,
         choices_method: ChoicesSamplingMethod,
-        reading: Reading[Any] | None = None,
+        reading: TextReading[Any] | None = None,
         about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name

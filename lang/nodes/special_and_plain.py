@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sgl.runtime.text.passage import Passage, quoted
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
 from ..errors import BadValueError, check_text, shown
-from ..typed.labels import Labels, labels_of
+from ..typed.choice_labels import ChoiceLabels, labels_of
 from .ir import SglConstantText, SglExpr
-from .traced import SglWords
+from .traced_nodes import SglWords
 
 
 def special(text: Any) -> SglExpr:
@@ -45,27 +45,27 @@ def worded(node: SglWords, text: Any) -> SglConstantText:
     return SglConstantText(_said(text, node.quoted))
 
 
-def _said(text: str, is_quoted: bool) -> Passage:
-    return quoted(text) if is_quoted else Passage(text)
+def _said(text: str, is_quoted: bool) -> QuotedText:
+    return quoted(text) if is_quoted else QuotedText(text)
 
 
 def in_turn(text: str, role: str | None) -> str:
     """A text as it is written where a turn of `role` is open: as it was said, else quoted inside of turns."""
-    if role is None or isinstance(text, Passage):
+    if role is None or isinstance(text, QuotedText):
         return text
     return quoted(text, own=role == "assistant")
 
 
-def labels_in(asks: str, choices: Any) -> Labels:
+def labels_in(asks: str, choices: Any) -> ChoiceLabels:
     """The choices of a select (`asks` is its call, for errors). Their texts are quoted but for those that `special` was said of.
 
     Raises BadValueError.
     """
     try:
-        labels = labels_of(choices) or Labels("labels", _items(choices))
+        labels = labels_of(choices) or ChoiceLabels("labels", _items(choices))
     except BadValueError as error:
         raise BadValueError(f"{asks}: {error}") from None
-    labels = Labels(labels.name, map(_choice, labels.texts), labels.about, labels.reading)
+    labels = ChoiceLabels(labels.name, map(_choice, labels.texts), labels.about, labels.reading)
     _check_texts(asks, choices, labels.texts)
     return labels
 

@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 
-class Lost:
+class UnpicklableReading:
     """Says what was there when it is asked to read or to choose."""
 
     def __init__(self, what: str) -> None:
@@ -36,5 +36,5 @@ def kept(value: Any) -> Any:
         pickle.dumps(value)
     except Exception:
         kind = getattr(value, "kind", value)
-        return Lost(getattr(kind, "__qualname__", None) or f"{kind!r:.80}")
+        return UnpicklableReading(getattr(kind, "__qualname__", None) or f"{kind!r:.80}")
     return value

@@ -6,7 +6,7 @@ import opcode
 import sys
 import warnings
 
-from ..places.place import is_own
+from ..places.source_place import is_own
 
 _POP, _CACHE = opcode.opmap["POP_TOP"], opcode.opmap["CACHE"]
 _MAKERS = {opcode.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "BINARY_OP")}

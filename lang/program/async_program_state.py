@@ -11,13 +11,13 @@ from typing import Any, TypeVar, overload
 from ..errors import WouldBlockError
 from ..interpreter.usage import Usage
 from ..nodes.ir import SglGen, SglSelect
-from ..sampling.adapters import Change, of_forks
+from ..sampling.adapter_selection import Change, of_forks
 from .above import Picture, Report, reports
-from .group import AsyncProgramStateGroup
-from .probabilities import probabilities_async
-from .program import Call, Program, check_program
-from .state import StateBase
-from .values import typed_value
+from .state_group import AsyncProgramStateGroup
+from .select_probabilities import probabilities_async
+from .program import ProgramCall, Program, check_program
+from .program_state import StateBase
+from .variable_values import typed_value
 
 Value = TypeVar("Value")
 
@@ -49,7 +49,7 @@ class AsyncProgramState(StateBase):
         """Run another `async def` program's body here. Returns a state that holds its variables."""
         check_program(program)
         inner = self._scope()
-        result = program.call(inner, Call(args, kwargs))
+        result = program.call(inner, ProgramCall(args, kwargs))
         inner.ret_value = await result if inspect.isawaitable(result) else result
         return inner
 

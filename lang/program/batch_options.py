@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..interpreter.usage import Budget
-from ..sampling.adapters import Adapters
+from ..sampling.adapter_selection import Adapters
 from ..sampling.gen_options import SamplingNames
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from ..errors import ArgumentsError, BadValueError, BatchError, ProgramError, nearest
 from ..sampling.options import RUN_NAMES
-from .collecting import seldom
-from .program import Call, Program
-from .run import RunSettings, new_executor, run_body, run_body_async
-from .state import ProgramState
+from .gc_thresholds import collect_less_often
+from .program import ProgramCall, Program
+from .program_run import RunSettings, new_executor, run_body, run_body_async
+from .program_state import ProgramState
 
 SWITCH_NAMES = ("num_threads", "progress_bar", "generator_style", "return_exceptions")
 OPTION_NAMES = RUN_NAMES | {"backend", "timeout", "budget", "journal", "adapter"}
@@ -56,14 +56,14 @@ class BatchPlan:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """A state whose body has run, and what the body raised. None: its backend opened no stream for it."""
 
     state: ProgramState | None
     raised: BaseException | None = None
 
 
-def make_calls(program: Program, items: Any) -> list[Call]:
+def make_calls(program: Program, items: Any) -> list[ProgramCall]:
     """The arguments of each item. Raises ArgumentsError for what does not fit the program."""
     if not isinstance(items, list | tuple):
         meant = "; put it into a list" if isinstance(items, dict) else "; make it a list: list(...)" if isinstance(items, Iterable) and not isinstance(items, str) else ""
@@ -71,15 +71,15 @@ def make_calls(program: Program, items: Any) -> list[Call]:
     if not items:
         return []
     if isinstance(items[0], dict):
-        return [Call((), _keywords(program, item)) for item in items]
-    return [Call((), _positional(program, item)) for item in items]
+        return [ProgramCall((), _keywords(program, item)) for item in items]
+    return [ProgramCall((), _positional(program, item)) for item in items]
 
 
-def run_all(program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> list[Any]:
+def run_all(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan) -> list[Any]:
     """Run every call to its end; results in order. Raises BatchError for the first item whose body failed."""
     bar = _Progress(len(calls), plan.progress_bar)
     try:
-        with seldom():
+        with collect_less_often():
             if plan.threads(len(calls)) > 1:
                 outcomes = _run_pooled(program, calls, settings, plan, bar)
             else:
@@ -90,13 +90,13 @@ def run_all(program: Program, calls: list[Call], settings: RunSettings, plan: Ba
     return _results(program, calls, outcomes, plan)
 
 
-def iterate(program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
+def iterate(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
     """Results in order, while later items are running. Leaving the iteration drops what has not begun.
 
     Raises BatchError at an item whose body failed, once those that are running have ended.
     """
     threads = plan.threads(len(calls))
-    ahead: deque[Future[Outcome]] = deque()
+    ahead: deque[Future[RunOutcome]] = deque()
     begun = 0
     bar = _Progress(len(calls), plan.progress_bar)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="sgl-batch")
@@ -119,31 +119,31 @@ def iterate(program: Program, calls: list[Call], settings: RunSettings, plan: Ba
 
 
 async def run_all_async(
-    program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan
+    program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan
 ) -> list[Any]:
     """As `run_all`, on the event loop."""
     limit = asyncio.Semaphore(max(1, len(calls)) if program.is_async else plan.threads(len(calls)))
 
-    async def one(index: int, call: Call) -> Outcome:
+    async def one(index: int, call: ProgramCall) -> RunOutcome:
         async with limit:
             return await _run_one_async(program, call, settings.for_item(index))
 
     return _results(program, calls, list(await asyncio.gather(*map(one, range(len(calls)), calls))), plan)
 
 
-async def _run_one_async(program: Program, call: Call, settings: RunSettings) -> Outcome:
+async def _run_one_async(program: Program, call: ProgramCall, settings: RunSettings) -> RunOutcome:
     state: ProgramState | None = None
     try:
         state = ProgramState(new_executor(program, call, settings))
         await run_body_async(program, call, state)
     except Exception as error:
-        return Outcome(state, error)
-    return Outcome(state)
+        return RunOutcome(state, error)
+    return RunOutcome(state)
 
 
 def _run_pooled(
-    program: Program, calls: list[Call], settings: RunSettings, plan: BatchPlan, bar: _Progress
-) -> list[Outcome]:
+    program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan, bar: _Progress
+) -> list[RunOutcome]:
     pool = ThreadPoolExecutor(plan.threads(len(calls)), thread_name_prefix="sgl-batch")
     try:
         futures = [_submit(pool, program, call, settings.for_item(i), bar) for i, call in enumerate(calls)]
@@ -156,46 +156,46 @@ def _run_pooled(
 
 
 def _submit(
-    pool: ThreadPoolExecutor, program: Program, call: Call, settings: RunSettings, bar: _Progress
-) -> Future[Outcome]:
+    pool: ThreadPoolExecutor, program: Program, call: ProgramCall, settings: RunSettings, bar: _Progress
+) -> Future[RunOutcome]:
     return pool.submit(contextvars.copy_context().run, _run_one, program, call, settings, bar)
 
 
-def _run_one(program: Program, call: Call, settings: RunSettings, bar: _Progress) -> Outcome:
+def _run_one(program: Program, call: ProgramCall, settings: RunSettings, bar: _Progress) -> RunOutcome:
     state: ProgramState | None = None
     try:
         state = ProgramState(new_executor(program, call, settings))
         bar.begin(state)
         run_body(program, call, state)
     except Exception as error:
-        return Outcome(state, error)
-    return Outcome(state)
+        return RunOutcome(state, error)
+    return RunOutcome(state)
 
 
-def _finish(outcome: Outcome) -> Outcome:
+def _finish(outcome: RunOutcome) -> RunOutcome:
     if outcome.state is not None:
         outcome.state.sync()
     return outcome
 
 
-def _results(program: Program, calls: list[Call], outcomes: list[Outcome], plan: BatchPlan) -> list[Any]:
+def _results(program: Program, calls: list[ProgramCall], outcomes: list[RunOutcome], plan: BatchPlan) -> list[Any]:
     if not plan.return_exceptions and any(map(_body_failed, outcomes)):
         raise _failed(program, calls, outcomes)
     return [_result(outcome, plan) for outcome in outcomes]
 
 
-def _result(outcome: Outcome, plan: BatchPlan) -> Any:
+def _result(outcome: RunOutcome, plan: BatchPlan) -> Any:
     return _error_or_state(outcome) if plan.return_exceptions else outcome.state
 
 
-def _body_failed(outcome: Outcome | None) -> bool:
+def _body_failed(outcome: RunOutcome | None) -> bool:
     """Whether the item has no state to say what happened: its body, or the opening of its stream, raised."""
     if outcome is None or outcome.raised is None:
         return False
     return outcome.state is None or not isinstance(outcome.raised, ProgramError)
 
 
-def _failed(program: Program, calls: list[Call], outcomes: Sequence[Outcome | None]) -> BatchError:
+def _failed(program: Program, calls: list[ProgramCall], outcomes: Sequence[RunOutcome | None]) -> BatchError:
     """The error of the first item that failed, chained to what it raised, with the results of all."""
     failed = [index for index, outcome in enumerate(outcomes) if _body_failed(outcome)]
     index, arguments = failed[0], calls[failed[0]].kwargs
@@ -211,7 +211,7 @@ def _failed(program: Program, calls: list[Call], outcomes: Sequence[Outcome | No
     return error
 
 
-def _error_or_state(outcome: Outcome) -> BaseException | ProgramState | None:
+def _error_or_state(outcome: RunOutcome) -> BaseException | ProgramState | None:
     if outcome.raised is not None or outcome.state is None:
         return outcome.raised
     return outcome.state.error() or outcome.state

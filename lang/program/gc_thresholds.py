@@ -18,7 +18,7 @@ _usual: list[tuple[int, int, int]] = []  # what to put back, once for each batch
 
 
 @contextmanager
-def seldom() -> Iterator[None]:
+def collect_less_often() -> Iterator[None]:
     """Inside, collections are rare; afterwards as the host program has set them. Leaves gc.disable() alone."""
     with _lock:
         usual = _usual[0] if _usual else gc.get_threshold()

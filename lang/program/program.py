@@ -12,7 +12,7 @@ from ..errors import ArgumentsError, nearest
 
 
 @dataclass(frozen=True)
-class Call:
+class ProgramCall:
     """The arguments of one execution of a program."""
 
     args: tuple[Any, ...] = ()
@@ -57,7 +57,7 @@ class Program:
     def __repr__(self) -> str:
         return f"<sgl.function {self.__name__}>"
 
-    def call(self, state: Any, call: Call) -> Any:
+    def call(self, state: Any, call: ProgramCall) -> Any:
         """The body on `state`; bound arguments win over given ones. Raises ArgumentsError where they do not fit."""
         try:
             return self.func(state, *call.args, **{**call.kwargs, **self.bind_arguments})
@@ -66,7 +66,7 @@ class Program:
                 raise
             raise ArgumentsError(self._misfit(error, call)) from None
 
-    def check(self, call: Call) -> Call:
+    def check(self, call: ProgramCall) -> ProgramCall:
         """The arguments, if they fit; known before a backend is started for them. Raises ArgumentsError."""
         if len(call.args) <= len(self.arg_names) and self._required <= {*self.arg_names[: len(call.args)], *call.kwargs, *self.bind_arguments}:
             return call
@@ -76,7 +76,7 @@ class Program:
             raise ArgumentsError(self._misfit(error, call)) from None
         return call
 
-    def _misfit(self, error: TypeError, call: Call) -> str:
+    def _misfit(self, error: TypeError, call: ProgramCall) -> str:
         shown = f"{self.__name__}({', '.join(['s', *self.arg_names])})"
         hint = f"; in a program, s.call({self.__name__}, ...) runs it on the same state" if any(hasattr(arg, "stream_executor") for arg in call.args) else ""
         return f"{shown}: {str(error).partition('() ')[2] or error}{hint}"

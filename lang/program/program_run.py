@@ -13,18 +13,18 @@ from functools import cache
 from typing import Any
 
 from ..backend import Backend, Stream
-from ..backends.default import resolve_backend
-from ..config import global_config
+from ..backends.default_backend import resolve_backend
+from ..global_config import global_config
 from ..errors import BadValueError, UnknownOptionError, nearest
-from ..interpreter.control import RunControl
-from ..interpreter.executor import StreamExecutor
+from ..interpreter.run_control import RunControl
+from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.usage import Budget
-from ..sampling.adapters import Adapter, checked, one_each
+from ..sampling.adapter_selection import Adapter, checked, one_each
 from ..sampling.options import RUN_DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
 from .above import journals
-from .async_state import AsyncProgramState
-from .program import Call, Program
-from .state import ProgramState
+from .async_program_state import AsyncProgramState
+from .program import ProgramCall, Program
+from .program_state import ProgramState
 
 NO_THREAD = 0
 _SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal", "adapter"})
@@ -124,7 +124,7 @@ def _meant(program: Program, name: str, given: Mapping[str, Any]) -> str:
 
 
 def new_executor(
-    program: Program, call: Call, settings: RunSettings, stream: Stream | None = None
+    program: Program, call: ProgramCall, settings: RunSettings, stream: Stream | None = None
 ) -> StreamExecutor:
     """A fresh state of a fresh run."""
     backend = settings.backend
@@ -153,7 +153,7 @@ def _opened(program: Program, settings: RunSettings) -> Stream | None:
     return settings.backend.open_speculating(speculating) if speculating else None
 
 
-def run_program(program: Program, call: Call, settings: RunSettings) -> ProgramState:
+def run_program(program: Program, call: ProgramCall, settings: RunSettings) -> ProgramState:
     """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
     executor = new_executor(program, call, settings)
     state = ProgramState(executor)
@@ -172,7 +172,7 @@ def run_program(program: Program, call: Call, settings: RunSettings) -> ProgramS
     return state
 
 
-def run_body(program: Program, call: Call, state: ProgramState) -> None:
+def run_body(program: Program, call: ProgramCall, state: ProgramState) -> None:
     """Run the body on `state` and end the state, whatever happens."""
     executor = state.stream_executor
     try:
@@ -188,7 +188,7 @@ def run_body(program: Program, call: Call, state: ProgramState) -> None:
     _report(state)
 
 
-async def run_body_async(program: Program, call: Call, state: ProgramState) -> None:
+async def run_body_async(program: Program, call: ProgramCall, state: ProgramState) -> None:
     """The body on the event loop if it is `async def`, else in a thread; then wait for all its operations.
 
     When the task is cancelled, so is the run.
@@ -206,7 +206,7 @@ async def run_body_async(program: Program, call: Call, state: ProgramState) -> N
         raise
 
 
-async def _await_body(program: Program, call: Call, executor: StreamExecutor) -> None:
+async def _await_body(program: Program, call: ProgramCall, executor: StreamExecutor) -> None:
     try:
         with executor.control.scope():
             executor.ret_value = await program.call(AsyncProgramState(executor), call)
@@ -236,7 +236,7 @@ def bodies() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(48, thread_name_prefix="sgl-body")
 
 
-def _body_for_readers(program: Program, call: Call, executor: StreamExecutor) -> None:
+def _body_for_readers(program: Program, call: ProgramCall, executor: StreamExecutor) -> None:
     """The body of a streaming run: its error reaches those who read the state.
 
     It writes to a state of its own, so that the caller's can be let go of.

@@ -10,13 +10,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from ..backend import Generated
-from ..concurrency.deadlines import deadlines
+from ..concurrency.timeout_alarms import deadlines
 from ..errors import LanguageError, ProgramCancelled, TextOfNodeError
-from ..interpreter.executor import StreamExecutor
-from ..interpreter.transcript import Literal, with_text
+from ..interpreter.stream_executor import StreamExecutor
+from ..interpreter.transcript import LiteralText, with_text
 from ..interpreter.usage import Usage
-from ..interpreter.variables import Binding, Variables
-from ..nodes.hints import attribute_meant
+from ..interpreter.state_variables import Binding, StateVariables
+from ..nodes.append_hints import attribute_meant
 from ..nodes.ir import (
     SglAdapterBegin,
     SglAdapterEnd,
@@ -30,12 +30,12 @@ from ..nodes.ir import (
     SglVarScopeEnd,
 )
 from ..nodes.primitives import role_turn
-from ..sampling.adapters import Change, checked, of_forks
+from ..sampling.adapter_selection import Change, checked, of_forks
 from .above import Picture, Report, reports
-from .group import ProgramStateGroup
-from .probabilities import probabilities
-from .program import Call, Program, check_program
-from .values import typed_value
+from .state_group import ProgramStateGroup
+from .select_probabilities import probabilities
+from .program import ProgramCall, Program, check_program
+from .variable_values import typed_value
 
 
 class _Nothing:
@@ -53,7 +53,7 @@ Self = TypeVar("Self", bound="StateBase")
 class StateBase:
     """What states of plain and of `async def` programs have in common: appending, and what does not wait."""
 
-    def __init__(self, stream_executor: StreamExecutor, variables: Variables | None = None) -> None:
+    def __init__(self, stream_executor: StreamExecutor, variables: StateVariables | None = None) -> None:
         self.stream_executor = stream_executor
         self._variables = variables or stream_executor.vars
         self._abandoned = False
@@ -184,7 +184,7 @@ class StateBase:
 
     async def _synced(self) -> None:
         executor = self.stream_executor
-        if executor.body_runs_elsewhere():
+        if executor.body_still_runs():
             await executor.pieces.closing()
         for piece in executor.pieces.items:
             await piece.settled()
@@ -197,7 +197,7 @@ class StateBase:
 
     async def _find_async(self, name: str) -> Binding | None:
         executor = self.stream_executor
-        if executor.body_runs_elsewhere() and not self._variables.knows(name):
+        if executor.body_still_runs() and not self._variables.knows(name):
             async for declared in self._variables.names:
                 if declared == name:
                     break
@@ -226,7 +226,7 @@ class StateBase:
         executor = self.stream_executor
         if name is not None:
             binding = await self._find_async(name)
-            value = binding or Literal(str(executor.get_var(name, self._variables)))
+            value = binding or LiteralText(str(executor.get_var(name, self._variables)))
             async for chunk in value.chunks_async():
                 yield chunk
         elif executor.streaming:
@@ -295,7 +295,7 @@ class ProgramState(StateBase):
         """
         check_program(program)
         inner = self._scope()
-        inner.ret_value = program.call(inner, Call(args, kwargs))
+        inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
         return inner
 
     # --- reading -----------------------------------------------------------------------------------------

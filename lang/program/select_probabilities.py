@@ -7,15 +7,15 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from ..errors import BadValueError
-from ..interpreter.rescoring import rescored
-from ..interpreter.transcript import Pending
+from ..interpreter.choice_rescoring import rescore_choices
+from ..interpreter.transcript import PendingText
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.choices import ChoicesDecision
-from ..typed.labels import choice_labels
+from ..typed.choice_labels import choice_labels
 
 if TYPE_CHECKING:
-    from ..interpreter.executor import StreamExecutor
-    from ..interpreter.variables import Binding
+    from ..interpreter.stream_executor import StreamExecutor
+    from ..interpreter.state_variables import Binding
 
 
 def probabilities(executor: StreamExecutor, name: str, binding: Binding | None) -> dict[str, float]:
@@ -46,15 +46,15 @@ class _Made:
         self.later: Future[ChoicesDecision] | None = None
         if isinstance(node, SglSelect):
             self.choices = node.choices
-        elif isinstance(binding, Pending) and (choices := _choices_of(node)):
+        elif isinstance(binding, PendingText) and (choices := _choices_of(node)):
             self.choices = choices
         else:
             raise BadValueError(f"probs({name!r}): {_made(binding)}; read it in the state whose select, or gen of a Literal, Enum or bool, made it")
         assert binding is not None
         binding.get()
         self._meta = binding.meta_info
-        if isinstance(binding, Pending) and not isinstance(node, SglSelect):
-            self.later = rescored(executor, binding, self.choices)
+        if isinstance(binding, PendingText) and not isinstance(node, SglSelect):
+            self.later = rescore_choices(executor, binding, self.choices)
 
     def probabilities(self, scored: ChoicesDecision | None) -> dict[str, float]:
         meta = self._meta if scored is None else scored.meta_info

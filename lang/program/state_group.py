@@ -10,8 +10,8 @@ from ..interpreter.transcript import again, passage_of
 from ..nodes.ir import SglConstantText, SglExpr
 
 if TYPE_CHECKING:
-    from .async_state import AsyncProgramState  # noqa: F401  named in a string below
-    from .state import StateBase
+    from .async_program_state import AsyncProgramState  # noqa: F401  named in a string below
+    from .program_state import StateBase
 
 State = TypeVar("State", bound="StateBase")
 

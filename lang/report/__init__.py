@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadValueError
-from ..program.state import StateBase
-from .drawing import Picture
-from .notebook import brief
-from .page import Report
-from .payload import page_data
+from ..program.program_state import StateBase
+from .run_svg import RunPicture
+from .notebook_summary import brief
+from .report_page import RunReport
+from .report_payload import page_data
 
-__all__ = ["Picture", "Report", "brief", "picture", "report"]
+__all__ = ["RunPicture", "RunReport", "brief", "picture", "report"]
 
 
-def report(states: Any, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> Report:
+def report(states: Any, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> RunReport:
     """Return the report of one or more runs and save it at `path` if given.
 
     `states`: a ProgramState, or the result of `run_batch`: ProgramStates, or exceptions for failed items. The report
@@ -29,13 +29,13 @@ def report(states: Any, path: str | Path | None = None, *, title: str | None = N
     Raises BadValueError for other values, OSError if the file cannot be written.
     """
     runs = list(states) if isinstance(states, Iterable) and not isinstance(states, str | dict) else [states]
-    made = Report(page_data(runs, title, wait))
+    made = RunReport(page_data(runs, title, wait))
     if path is not None:
         made.save(path)
     return made
 
 
-def picture(state: StateBase, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture:
+def picture(state: StateBase, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> RunPicture:
     """Return a timeline of a run's branches as a drawing and save it at `path` (SVG) if given.
 
     `lanes`: how many branches to draw; the drawing says how many more there are. `wait=False` shows a run in progress.
@@ -43,7 +43,7 @@ def picture(state: StateBase, path: str | Path | None = None, *, lanes: int = 40
     """
     if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
         raise BadValueError(f"lanes is {lanes!r}; give a whole number from 1")
-    made = Picture(page_data([state], wait=wait)["runs"][0], lanes)
+    made = RunPicture(page_data([state], wait=wait)["runs"][0], lanes)
     if path is not None:
         made.save(path)
     return made

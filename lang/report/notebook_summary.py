@@ -6,13 +6,13 @@ import html
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..chat import Turn
-from ..interpreter.transcript import Literal, Piece
+from ..chat import ConversationTurn
+from ..interpreter.transcript import LiteralText, Piece
 from ..nodes.ir import SglSelect
-from .words import seen
+from .value_text import seen
 
 if TYPE_CHECKING:
-    from ..program.state import StateBase
+    from ..program.program_state import StateBase
 
 MOST = 20_000  # characters that are shown
 _COLOURS = {"gen": "#4a86ff33", "select": "#9b5cff33", "error": "#ff4d4d33"}
@@ -46,14 +46,14 @@ def _blocks(state: StateBase) -> Iterator[str]:
     yield block
 
 
-def _turns(state: StateBase) -> list[Turn]:
+def _turns(state: StateBase) -> list[ConversationTurn]:
     conversation = state.stream_executor.conversation
     return [*conversation.finished, *([conversation.current] if conversation.current else [])]
 
 
 def _part(piece: Piece, most: int) -> str:
     """At most so many characters of a piece."""
-    if isinstance(piece, Literal):
+    if isinstance(piece, LiteralText):
         return html.escape(seen(_cut(piece.text, most)))
     if piece.error is not None:
         return _tinted("error", f"{type(piece.error).__name__}: {piece.error}", "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backend import Media
 from ..errors import BadValueError
-from ..media.urls import as_url
+from ..media.media_urls import as_url
 
 LARGEST = 100_000  # bytes of a data: URL that is put into the page as it is
 SIDE = 320  # pixels of what a larger one is made

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend import Backend, Generated
 from ..errors import ProgramError, RunStopped
-from ..interpreter.transcript import Literal, Pending, Piece
+from ..interpreter.transcript import LiteralText, PendingText, Piece
 from ..interpreter.usage import computing_seconds
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions
-from .media import media_data
-from .tokens import filled, rounded, token_data
-from .words import error_data, shown
+from .report_media import media_data
+from .report_tokens import filled, rounded, token_data
+from .value_text import error_data, shown
 
 if TYPE_CHECKING:
-    from .payload import Pages
+    from .report_payload import ReportPages
 
 COUNTS = {
     "prompt": "prompt_tokens",
@@ -30,14 +30,14 @@ CUT = "the limit came before the grammar was at its end"
 CLOSED = "the limit came before the grammar was at its end; then the grammar closed the text"
 
 
-def literal_data(piece: Literal, pages: Pages) -> dict[str, Any]:
+def literal_data(piece: LiteralText, pages: ReportPages) -> dict[str, Any]:
     data: dict[str, Any] = {"text": piece.text, "at": pages.sources.place(piece.where)}
     if piece.media is not None:
         data["media"] = media_data(piece.media)
     return data
 
 
-def pending_data(piece: Pending, before: Pending | None, backend: Backend, pages: Pages) -> dict[str, Any]:
+def pending_data(piece: PendingText, before: PendingText | None, backend: Backend, pages: ReportPages) -> dict[str, Any]:
     """An operation. Times are in seconds since the beginning of the run.
 
     `ready` is when the text before it was there: it cannot have begun earlier. None: that is not there (yet).
@@ -62,7 +62,7 @@ def pending_data(piece: Pending, before: Pending | None, backend: Backend, pages
     return data | _made(piece, backend, pages)
 
 
-def _began(piece: Pending, ready: float | None, finished: float | None) -> float | None:
+def _began(piece: PendingText, ready: float | None, finished: float | None) -> float | None:
     """When it had a place in the engine's batch; None where its backend does not tell. The first of several samples."""
     usage = piece.usage
     if ready is None or finished is None or usage is None or usage.computing_seconds is None:
@@ -71,7 +71,7 @@ def _began(piece: Pending, ready: float | None, finished: float | None) -> float
     return round(max(ready, finished - longest), 6)
 
 
-def _state(piece: Pending, failures: set[int]) -> str:
+def _state(piece: PendingText, failures: set[int]) -> str:
     """running, done, failed, stopped, or skipped: given up because of a failure that another piece shows."""
     if not piece.done:
         return "running"
@@ -101,7 +101,7 @@ def different(options: SamplingOptions) -> dict[str, str]:
     return {names.get(n, n): shown(v) for n, v in values.items() if v is not None and v != getattr(DEFAULTS, n)}
 
 
-def _made(piece: Pending, backend: Backend, pages: Pages) -> dict[str, Any]:
+def _made(piece: PendingText, backend: Backend, pages: ReportPages) -> dict[str, Any]:
     if not piece.done or piece.error is not None:
         return {"text": piece.streamed, **_choices(piece, [])}
     results = piece.results
@@ -117,7 +117,7 @@ def _made(piece: Pending, backend: Backend, pages: Pages) -> dict[str, Any]:
     return data | _choices(piece, _scores(results[0].meta_info, backend, pages))
 
 
-def _sample(result: Generated, text: str, thought: str, backend: Backend, pages: Pages) -> dict[str, Any]:
+def _sample(result: Generated, text: str, thought: str, backend: Backend, pages: ReportPages) -> dict[str, Any]:
     meta = result.meta_info
     data: dict[str, Any] = {"text": text}
     if thought:
@@ -159,7 +159,7 @@ def _computed(meta: dict[str, Any]) -> int:
     return max(0, (meta.get("prompt_tokens") or 0) - (meta.get("cached_tokens") or 0))
 
 
-def _choices(piece: Pending, scores: list[dict[str, Any]]) -> dict[str, Any]:
+def _choices(piece: PendingText, scores: list[dict[str, Any]]) -> dict[str, Any]:
     """The choices of a select with what is known of each."""
     if not isinstance(piece.node, SglSelect):
         return {}
@@ -167,7 +167,7 @@ def _choices(piece: Pending, scores: list[dict[str, Any]]) -> dict[str, Any]:
     return {"choices": [{"text": text} | score for text, score in zip(piece.node.choices, known, strict=False)]}
 
 
-def _scores(meta: dict[str, Any], backend: Backend, pages: Pages) -> list[dict[str, Any]]:
+def _scores(meta: dict[str, Any], backend: Backend, pages: ReportPages) -> list[dict[str, Any]]:
     columns = {
         "prob": meta.get("choice_probs"),
         "mean": [rounded(value) for value in meta.get("normalized_prompt_logprobs") or ()],
@@ -184,8 +184,8 @@ def _scores(meta: dict[str, Any], backend: Backend, pages: Pages) -> list[dict[s
     return rows
 
 
-def piece_data(piece: Piece, before: Pending | None, backend: Backend, pages: Pages) -> dict[str, Any]:
-    if isinstance(piece, Pending):
+def piece_data(piece: Piece, before: PendingText | None, backend: Backend, pages: ReportPages) -> dict[str, Any]:
+    if isinstance(piece, PendingText):
         return pending_data(piece, before, backend, pages)
     return literal_data(piece, pages)
 

@@ -16,7 +16,7 @@ SCRIPTS = ("dom", "model", "tokens", "transcript", "details", "timeline", "table
 HEIGHT = 760  # pixels in a notebook
 
 
-class Report:
+class RunReport:
     """A page about runs. `html` is the whole page; notebooks show it in a frame of its own."""
 
     def __init__(self, data: dict[str, Any]) -> None:

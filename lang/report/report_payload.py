@@ -9,26 +9,26 @@ from typing import Any
 
 from ..backend import Backend
 from ..errors import BadValueError
-from ..interpreter.executor import StreamExecutor
-from ..interpreter.history import Branch
-from ..interpreter.transcript import Pending, Piece, Span, Thought, text_of
+from ..interpreter.stream_executor import StreamExecutor
+from ..interpreter.run_history import RunBranch
+from ..interpreter.transcript import PendingText, Piece, TextSpan, ThoughtText, text_of
 from ..interpreter.usage import Usage
-from ..interpreter.variables import Binding
-from ..program.state import StateBase
-from .node import different, failure_of, piece_data
-from .source import Sources
-from .tokens import Vocabulary
-from .words import error_data, shown
+from ..interpreter.state_variables import Binding
+from ..program.program_state import StateBase
+from .report_node import different, failure_of, piece_data
+from .report_sources import ReportSources
+from .report_tokens import PageVocabulary
+from .value_text import error_data, shown
 
 Where = dict[int, list[int]]  # id of a piece -> number of its branch, number among the branch's own pieces
 
 
-class Pages:
+class ReportPages:
     """What the runs of one page have in common. `time` counts from the beginning of the run at hand."""
 
     def __init__(self, since: float) -> None:
-        self.sources = Sources(since)
-        self.vocabulary = Vocabulary()
+        self.sources = ReportSources(since)
+        self.vocabulary = PageVocabulary()
         self.failures: set[int] = set()
         self.zero = 0.0
 
@@ -46,7 +46,7 @@ def page_data(states: Sequence[Any], title: str | None = None, wait: bool = True
     now = time.perf_counter()
     opened = [state.stream_executor.control.root.opened for state in states if isinstance(state, StateBase)]
     first = min(opened, default=now)
-    pages = Pages(time.time() - (now - first))
+    pages = ReportPages(time.time() - (now - first))
     runs = [_run_or_error(state, pages, first) for state in states]
     return {
         "title": title or _title(runs),
@@ -70,14 +70,14 @@ def _title(runs: list[dict[str, Any]]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "sgl"
 
 
-def _run_or_error(state: Any, pages: Pages, first: float) -> dict[str, Any]:
+def _run_or_error(state: Any, pages: ReportPages, first: float) -> dict[str, Any]:
     if isinstance(state, StateBase):
         return run_data(state, pages, first)
     error = error_data(state, pages.sources.place)
     return {"program": "", "state": "failed", "error": error, "usage": {}, "branches": [], "variables": []}
 
 
-def run_data(state: StateBase, pages: Pages, first: float) -> dict[str, Any]:
+def run_data(state: StateBase, pages: ReportPages, first: float) -> dict[str, Any]:
     executor = state.stream_executor
     root = executor.control.root
     pages.zero = root.opened
@@ -148,15 +148,15 @@ def _all_done(own: list[list[Piece]]) -> bool:
     return all(piece.done for pieces in own for piece in pieces)
 
 
-def _end(branches: list[Branch], own: list[list[Piece]]) -> float | None:
+def _end(branches: list[RunBranch], own: list[list[Piece]]) -> float | None:
     """When the body had ended and the last operation was done; None before that."""
     if branches[0].closed is None or not _all_done(own):
         return None
-    finished = [p.finished for pieces in own for p in pieces if isinstance(p, Pending) and p.finished]
+    finished = [p.finished for pieces in own for p in pieces if isinstance(p, PendingText) and p.finished]
     return max([branches[0].closed, *finished])
 
 
-def _branches(branches: list[Branch], own: list[list[Piece]], pages: Pages) -> list[dict[str, Any]]:
+def _branches(branches: list[RunBranch], own: list[list[Piece]], pages: ReportPages) -> list[dict[str, Any]]:
     numbers = {id(branch): number for number, branch in enumerate(branches)}
     return [
         {
@@ -173,7 +173,7 @@ def _branches(branches: list[Branch], own: list[list[Piece]], pages: Pages) -> l
     ]
 
 
-def _turns(branch: Branch) -> list[list[Any]]:
+def _turns(branch: RunBranch) -> list[list[Any]]:
     """[role, start, end], end None for the open one; numbers of the branch's pieces, shared ones included."""
     turns = list(branch.turns)
     if branch.conversation is not None and branch.conversation.current is not None:
@@ -181,13 +181,13 @@ def _turns(branch: Branch) -> list[list[Any]]:
     return [[turn.role, turn.start, turn.end] for turn in turns]
 
 
-def _pieces(branch: Branch, own: list[Piece], pages: Pages) -> list[dict[str, Any]]:
+def _pieces(branch: RunBranch, own: list[Piece], pages: ReportPages) -> list[dict[str, Any]]:
     shared = branch.pieces.items[: branch.start]
-    before = next((piece for piece in reversed(shared) if isinstance(piece, Pending)), None)
+    before = next((piece for piece in reversed(shared) if isinstance(piece, PendingText)), None)
     data = []
     for piece in own:
         data.append(piece_data(piece, before, branch.backend, pages))
-        before = piece if isinstance(piece, Pending) else before
+        before = piece if isinstance(piece, PendingText) else before
     return data
 
 
@@ -210,16 +210,16 @@ def _variables(state: StateBase, places: Where) -> list[dict[str, Any]]:
 
 def _bound(name: str, binding: Binding, places: Where) -> dict[str, Any]:
     """A variable that a node makes. Its text is not repeated where the page has it as the text of that node."""
-    if isinstance(binding, Pending) and id(binding) in places:
+    if isinstance(binding, PendingText) and id(binding) in places:
         return {"name": name, "node": places[id(binding)]}
     state = "failed" if binding.error else "done" if binding.done else "running"
     return {"name": name, "state": state, **dict(_text(binding, places))}
 
 
 def _text(binding: Binding, places: Where) -> Iterator[tuple[str, Any]]:
-    if isinstance(binding, Thought) and id(binding._piece) in places:
+    if isinstance(binding, ThoughtText) and id(binding._piece) in places:
         yield "node", places[id(binding._piece)]
     if binding.done and binding.error is None:
-        value = text_of(binding._pieces, wait=False) if isinstance(binding, Span) else binding.value
+        value = text_of(binding._pieces, wait=False) if isinstance(binding, TextSpan) else binding.value
         yield "text", shown(value)
         yield "type", type(value).__name__

@@ -6,12 +6,12 @@ import linecache
 import os
 from typing import Any
 
-from ..places.place import Place
+from ..places.source_place import SourcePlace
 
 AROUND = 3  # lines shown before and after
 
 
-class Sources:
+class ReportSources:
     """Files by number, and of each the lines around those that were asked for.
 
     `since`: seconds since the epoch. A file that was changed after that is marked: its lines may not be those
@@ -23,7 +23,7 @@ class Sources:
         self._numbers: dict[str, int] = {}
         self._wanted: list[set[int]] = []
 
-    def place(self, where: Place | None) -> list[int] | None:
+    def place(self, where: SourcePlace | None) -> list[int] | None:
         """[file, line] of a place; its line will be on the page."""
         if where is None:
             return None

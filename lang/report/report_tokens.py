@@ -12,7 +12,7 @@ NEVER = -1e6  # stands for -inf, which JSON does not have
 _BROKEN = "\ufffd"  # in the text of a token that holds a part of a character
 
 
-class Vocabulary:
+class PageVocabulary:
     """The different tokens of a page, by number: each is written once."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Vocabulary:
         return [list(entry) for entry in self._numbers]
 
 
-def token_data(result: Generated, backend: Backend, vocabulary: Vocabulary) -> dict[str, Any]:
+def token_data(result: Generated, backend: Backend, vocabulary: PageVocabulary) -> dict[str, Any]:
     """tokens: numbers of the vocabulary; logprobs and top ([number, logprob] ...) where they were asked for.
 
     spans: [text, tokens that made it] ..., only where that is not simply each token's own text; None where the

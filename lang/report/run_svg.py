@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
 
-from ..graph.labels import printable
-from .lanes import Bar, Lane, end_of, lanes_of, words_of
+from ..graph.render.node_labels import printable
+from .timeline_lanes import TimelineBar, TimelineLane, end_of, lanes_of, words_of
 
 WIDTH, NAMES, ROW, HEAD, MARGIN = 760, 164, 22, 24, 8  # pixels
 BAR = 16  # height of a bar
@@ -27,7 +27,7 @@ FILLS = {"gen": "#2f6fdb", "select": "#8a4bdb", "error": "#d23b3b", "guessed": "
 FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
-class Picture:
+class RunPicture:
     """The lanes of one run. `svg` is the drawing; notebooks show it, `save` writes it.
 
     One lane a branch, forks below the state they came from; a bar is a `gen`, one with round ends a `select`.
@@ -69,9 +69,9 @@ class Picture:
         return f"{self.run['program']}: {len(self.run['branches'])} branches over {end_of(self.run):.2f} seconds"
 
     @cached_property
-    def _scale(self) -> Scale:
+    def _scale(self) -> TimeScale:
         waiting = max((sum(bar.start is None for bar in lane.bars) for lane in self.lanes), default=0)
-        return Scale(end_of(self.run), min(waiting * QUEUE, (WIDTH - NAMES) // 2))
+        return TimeScale(end_of(self.run), min(waiting * QUEUE, (WIDTH - NAMES) // 2))
 
     @staticmethod
     def _middle(lane: int) -> float:
@@ -96,7 +96,7 @@ class Picture:
             yield from (_drawn(mark, y) for mark in marks)
 
 
-class Scale:
+class TimeScale:
     """Seconds to pixels; `room` pixels are kept free behind `end`."""
 
     def __init__(self, end: float, room: int) -> None:
@@ -114,7 +114,7 @@ class Scale:
         return [i * step for i in range(int(self.end / step) + 1)]
 
 
-def _axis(scale: Scale, lanes: int) -> Iterator[str]:
+def _axis(scale: TimeScale, lanes: int) -> Iterator[str]:
     for time in scale.ticks():
         x, words = scale.at(time), _tick(time, scale.end)
         yield _stroke(x, HEAD - 6, x, HEAD + lanes * ROW, width=0.3)
@@ -126,14 +126,14 @@ def _tick(time: float, end: float) -> str:
     return "0" if time == 0 else f"{time * 1000:.4g} ms" if end < 1 else f"{time:,.4g} s"
 
 
-def _name(lane: Lane, y: float) -> str:
+def _name(lane: TimelineLane, y: float) -> str:
     x = MARGIN + 8 * min(lane.label.count("."), 6)
     label = _text(x, y, lane.label, "bold")
     left = x + GLYPH * (len(lane.label) + 1)
     return label + _text(left, y, _cut(lane.hint, NAMES - 6 - left))
 
 
-def _life(lane: Lane, marks: list[Mark], y: float, scale: Scale) -> Iterator[str]:
+def _life(lane: TimelineLane, marks: list[TimelineMark], y: float, scale: TimeScale) -> Iterator[str]:
     """A line where the branch is there and none of its operations is at work."""
     x, end = scale.at(lane.opened), scale.at(lane.end)
     for left, right in [*((mark.x, mark.right) for mark in marks), (end, end)]:
@@ -143,10 +143,10 @@ def _life(lane: Lane, marks: list[Mark], y: float, scale: Scale) -> Iterator[str
 
 
 @dataclass(frozen=True)
-class Mark:
+class TimelineMark:
     """A bar with its place. Its label stands in it or, where it is too narrow, in the free room behind it."""
 
-    bar: Bar
+    bar: TimelineBar
     x: float
     width: float
     following: float
@@ -174,14 +174,14 @@ class Mark:
         return end if self.inside else end + 6 + _width(self.label)
 
 
-def _marks(bars: list[Bar], scale: Scale) -> Iterator[Mark]:
+def _marks(bars: list[TimelineBar], scale: TimeScale) -> Iterator[TimelineMark]:
     places = list(_places(bars, scale))
     follow = [*(x for x, _ in places[1:]), float(WIDTH)]
     for bar, (x, width), following in zip(bars, places, follow, strict=False):
-        yield Mark(bar, x, width, following)
+        yield TimelineMark(bar, x, width, following)
 
 
-def _places(bars: list[Bar], scale: Scale) -> Iterator[tuple[float, float]]:
+def _places(bars: list[TimelineBar], scale: TimeScale) -> Iterator[tuple[float, float]]:
     """x and width of each; what has not begun stands in a row behind the end."""
     queue = scale.right + 4.0
     for bar in bars:
@@ -193,7 +193,7 @@ def _places(bars: list[Bar], scale: Scale) -> Iterator[tuple[float, float]]:
             yield x, max(2.0, scale.at(bar.end) - x - 1)
 
 
-def _drawn(mark: Mark, y: float) -> str:
+def _drawn(mark: TimelineMark, y: float) -> str:
     bar, x = mark.bar, mark.x
     open_end = bar.start is None or bar.state in ("running", "skipped")
     fill = FILLS["error"] if bar.state in ("failed", "stopped") else FILLS[bar.kind]
@@ -205,14 +205,14 @@ def _drawn(mark: Mark, y: float) -> str:
     return f"<g><title>{_escaped(words_of(bar))}</title>{box}{_guessed(mark, x, y)}{label}</g>"
 
 
-def _guessed(mark: Mark, x: float, y: float) -> str:
+def _guessed(mark: TimelineMark, x: float, y: float) -> str:
     """A stripe below: the share of the tokens that were guessed ahead and kept."""
     share = min(1.0, mark.bar.accepted / mark.bar.tokens) if mark.bar.tokens else 0.0
     look = f'height="3" fill="{FILLS["guessed"]}"'
     return f'<rect x="{_n(x)}" y="{_n(y + BAR / 2 - 3)}" width="{_n(mark.width * share)}" {look}/>' if share else ""
 
 
-def _legend(lanes: list[Lane]) -> Iterator[str]:
+def _legend(lanes: list[TimelineLane]) -> Iterator[str]:
     """What the colours mean, of those that are in the picture; in the corner over the names."""
     bars = [bar for lane in lanes for bar in lane.bars]
     x = MARGIN

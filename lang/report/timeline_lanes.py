@@ -10,7 +10,7 @@ TITLE = 240  # characters of a text that are told when pointing at it
 
 
 @dataclass(frozen=True)
-class Bar:
+class TimelineBar:
     """An operation. Times in seconds since the run began.
 
     `start` is when it had a place in the engine's batch or, where a backend does not tell, when the text before it was
@@ -29,7 +29,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Lane:
+class TimelineLane:
     """A branch. `parent` is the number of the lane that it forked off, -1 for the first."""
 
     label: str
@@ -38,10 +38,10 @@ class Lane:
     opened: float
     end: float
     joined: bool
-    bars: list[Bar]
+    bars: list[TimelineBar]
 
 
-def lanes_of(run: Data) -> list[Lane]:
+def lanes_of(run: Data) -> list[TimelineLane]:
     """The branches of a run's data, each before its own forks."""
     bars = [[_bar(run, piece) for piece in branch["pieces"] if "kind" in piece] for branch in run["branches"]]
     return [_lane(run, *each) for each in zip(run["branches"], bars, _ends(run, bars), strict=True)]
@@ -52,7 +52,7 @@ def end_of(run: Data) -> float:
     return float(run["now"] if run["end"] is None else run["end"])
 
 
-def _ends(run: Data, bars: list[list[Bar]]) -> list[float]:
+def _ends(run: Data, bars: list[list[TimelineBar]]) -> list[float]:
     """When each branch was joined; if never, when it last did something: an operation, or a fork."""
     branches = run["branches"]
     ends = [max([branch["opened"], *(bar.end for bar in own)]) for branch, own in zip(branches, bars, strict=True)]
@@ -62,20 +62,20 @@ def _ends(run: Data, bars: list[list[Bar]]) -> list[float]:
     return [end if branch["closed"] is None else branch["closed"] for branch, end in zip(branches, ends, strict=True)]
 
 
-def _lane(run: Data, branch: Data, bars: list[Bar], end: float) -> Lane:
+def _lane(run: Data, branch: Data, bars: list[TimelineBar], end: float) -> TimelineLane:
     root = branch["parent"] < 0
     hint = run["program"] if root else " ".join(_own_words(branch).split())
     hint = f"adapter {branch['adapter']}: {hint}" if "adapter" in branch else hint
     joined = branch["closed"] is not None and not root
-    return Lane(branch["label"], hint, branch["parent"], branch["opened"], end, joined, bars)
+    return TimelineLane(branch["label"], hint, branch["parent"], branch["opened"], end, joined, bars)
 
 
-def _bar(run: Data, piece: Data) -> Bar:
+def _bar(run: Data, piece: Data) -> TimelineBar:
     end = run["now"] if piece["finished"] is None else piece["finished"]
     start = None if piece["ready"] is None else min(piece.get("began", piece["ready"]), end)
     text = _cause(piece["error"]) if "error" in piece else piece["text"]
     counts = piece.get("counts", {})
-    return Bar(piece["name"] or piece["kind"], piece["kind"], piece["state"], text, counts.get("generated"), start, end, counts.get("accepted", 0))
+    return TimelineBar(piece["name"] or piece["kind"], piece["kind"], piece["state"], text, counts.get("generated"), start, end, counts.get("accepted", 0))
 
 
 def _cause(error: Data) -> str:
@@ -89,7 +89,7 @@ def _own_words(branch: Data) -> str:
     return "".join(" " if number in marks else piece["text"] for number, piece in pieces if "kind" not in piece)
 
 
-def words_of(bar: Bar) -> str:
+def words_of(bar: TimelineBar) -> str:
     """What a reader sees when pointing at a bar: its name, its time, its tokens and the beginning of its text."""
     time = "not begun" if bar.start is None else f"{bar.start:.3f} s to {bar.end:.3f} s"
     tokens = "" if bar.tokens is None else f", {bar.tokens} tokens" + (f", {bar.accepted} of them guessed ahead" if bar.accepted else "")

@@ -30,7 +30,7 @@ def byte_matcher(constraint: Constraint) -> Any:
     return _grammar(*constraint).matcher()
 
 
-def followed(text: str, options: SamplingOptions) -> Any:
+def matches_constraint(text: str, options: SamplingOptions) -> Any:
     """The matcher behind the text; None without a constraint, and where the text does not follow it."""
     from sgl.grammars.errors import GrammarError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import BadValueError, check_text, error_words, shown
+from ..errors import BadValueError, check_text, error_message_of, shown
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
@@ -161,7 +161,7 @@ def _normalise(name: str, value: Any) -> Any:
     except BadValueError:
         raise
     except Exception as error:
-        raise BadValueError(f"{name} is {shown(value)}, which cannot be used: {error_words(error)}") from error
+        raise BadValueError(f"{name} is {shown(value)}, which cannot be used: {error_message_of(error)}") from error
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:

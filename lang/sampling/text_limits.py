@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .following import followed
+from .constraint_match import matches_constraint
 from .options import CONSTRAINTS, DEFAULTS, SamplingOptions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def is_cut(text: str, options: SamplingOptions, meta: Meta) -> bool:
 
 def is_complete(text: str, options: SamplingOptions) -> bool:
     """Whether the text fulfils its constraint and nothing could follow it."""
-    matcher = followed(text, options)
+    matcher = matches_constraint(text, options)
     return matcher is not None and bool(matcher.finished)
 
 

@@ -10,12 +10,12 @@ for call in s.get("step").calls:
 
 from __future__ import annotations
 
-from ..interpreter.rules import RULES
-from .calls import ToolCall, ToolCalls
+from ..interpreter.node_handlers import RULES
+from .tool_calls import ToolCall, ToolCalls
 from .formats import format_named, register_format
-from .mistral import FORMAT as MISTRAL
-from .nano import FORMAT as NANO
-from .running import TOOL_RULES
+from .mistral_tool_format import FORMAT as MISTRAL
+from .nano_tool_format import FORMAT as NANO
+from .tool_node_handlers import TOOL_RULES
 from .toolbox import Toolbox
 
 __all__ = ["ToolCall", "ToolCalls", "Toolbox", "format_named", "register_format"]

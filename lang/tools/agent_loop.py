@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..nodes.primitives import assistant, system, tool, user
-from ..program.program import Call, Program
-from ..program.run import RunSettings, run_program, split_options
-from ..program.state import ProgramState
+from ..program.program import ProgramCall, Program
+from ..program.program_run import RunSettings, run_program, split_options
+from ..program.program_state import ProgramState
 
 if TYPE_CHECKING:
     from .toolbox import Toolbox
@@ -35,4 +35,4 @@ def _told(result: Any) -> Any:
 def run_agent(toolbox: Toolbox, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:
     program = Program(agent)
     _, run_options = split_options(program, options)
-    return run_program(program, Call((question, toolbox, most_steps)), RunSettings.of(run_options))
+    return run_program(program, ProgramCall((question, toolbox, most_steps)), RunSettings.of(run_options))

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglExpr, SglExprList, SglImage, SglPastCalls
 from ..nodes.primitives import ROLES, as_node, role_turn
-from .calls import ToolCall
+from .tool_calls import ToolCall
 from .formats import format_named
 
 _ROLES = {**{role: role for role in ROLES}, "developer": "system"}

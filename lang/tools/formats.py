@@ -8,20 +8,20 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.dialects import DIALECTS, Call, Dialect, dialect_named, known_name
+from sgl.runtime.dialects import DIALECTS, DialectToolCall, Dialect, dialect_named, known_name
 from sgl.runtime.dialects import Tool as Described
-from sgl.runtime.dialects.grammars import tag
-from sgl.runtime.text.passage import Passage, quoted
+from sgl.runtime.dialects.call_grammars import tag
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglConstantText, SglExpr
-from .calls import ToolCall, ToolCalls, numbered
-from .quoting import written
-from .tool import Tool
+from .tool_calls import ToolCall, ToolCalls, numbered
+from .mark_escaping import written
+from .python_tool import Tool
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from .nodes import SglToolCall
+    from .tool_nodes import SglToolCall
 
 __all__ = ["DialectFormat", "ToolFormat", "choose_format", "format_named", "register_format", "tag"]
 
@@ -66,7 +66,7 @@ class ToolFormat(ABC):
 
 def as_written(text: str) -> SglConstantText:
     """What a format wrote, as a node: its marks are meant, but where it quotes values itself."""
-    return SglConstantText(text if isinstance(text, Passage) else Passage(text))
+    return SglConstantText(text if isinstance(text, QuotedText) else QuotedText(text))
 
 
 class DialectFormat(ToolFormat):
@@ -93,7 +93,7 @@ class DialectFormat(ToolFormat):
         return quoted(text, own=True) + made.ending(len(made) - len(text)) if made.startswith(text) else made
 
     def _write(self, text: str, calls: list[tuple[Any, ...]]) -> str:
-        return self.dialect.write(text, [Call(*parts) for parts in calls])
+        return self.dialect.write(text, [DialectToolCall(*parts) for parts in calls])
 
 
 def _parts(tool: Described) -> tuple[Any, ...]:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from ..backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ..backends.held import Gate, pass_on
-from ..concurrency.once import when_done
+from ..backends.pending_calls import PendingCalls, forward_result
+from ..concurrency.one_shot_callbacks import when_done
 from ..errors import LanguageError, check_text
 from ..interpreter.transcript import result_of
 from ..sampling.choices import ChoicesDecision
 from ..sampling.options import SamplingOptions
-from .nodes import Continuation
+from .tool_nodes import StepContinuation
 
 Request = Callable[[SamplingOptions], GenRequest]
 
@@ -28,7 +28,7 @@ class GatedStream(Stream):
 
     def __init__(self, inner: Stream | None = None) -> None:
         self._stream = inner  # None: a fork of a stream that is not there yet
-        self._gate = Gate(shut=inner is None)
+        self._gate = PendingCalls(shut=inner is None)
         self._last: Future[Any] | None = None
         self._remembers = hasattr(inner, "once")  # it is a journal's
 
@@ -58,7 +58,7 @@ class GatedStream(Stream):
 
     def prefill(self) -> Future[None]:
         done: Future[None] = Future()
-        self._gate.run(lambda: pass_on(self._inner.prefill(), done, _same), done.set_exception)
+        self._gate.run(lambda: forward_result(self._inner.prefill(), done, _same), done.set_exception)
         return done
 
     def fork(self, size: int) -> list[Stream]:
@@ -96,7 +96,7 @@ class GatedStream(Stream):
     # --- what depends ------------------------------------------------------------------------------------
 
     def go_on(
-        self, decide: Callable[[Generated], Continuation], request: Request, on_chunk: OnChunk | None = None
+        self, decide: Callable[[Generated], StepContinuation], request: Request, on_chunk: OnChunk | None = None
     ) -> Future[Generated]:
         """Append and generate what `decide` makes of the result of the last generation or choice."""
         result: Future[Generated] = Future()
@@ -112,7 +112,7 @@ class GatedStream(Stream):
 
     def _decided(
         self,
-        decide: Callable[[Generated], Continuation],
+        decide: Callable[[Generated], StepContinuation],
         request: Request,
         on_chunk: OnChunk | None,
         result: Future[Generated],
@@ -129,14 +129,14 @@ class GatedStream(Stream):
             result.set_result(Generated(chosen.text, {"finish_reason": {"type": "stop", "matched": None}}))
 
     def _continue(
-        self, chosen: Continuation, request: Request, on_chunk: OnChunk | None, result: Future[Generated]
+        self, chosen: StepContinuation, request: Request, on_chunk: OnChunk | None, result: Future[Generated]
     ) -> None:
         if chosen.text:
             self._inner.append(chosen.text)
         if chosen.options is not None:
             report = on_chunk and _after(chosen.text, on_chunk)
             generated = self._inner.generate(request(chosen.options), report)
-            pass_on(generated, result, lambda made: replace(made, text=chosen.text + made.text))
+            forward_result(generated, result, lambda made: replace(made, text=chosen.text + made.text))
 
     # --- parts -------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class GatedStream(Stream):
 
     def _operation(self, start: Callable[[], Future[Any]]) -> Future[Any]:
         result: Future[Any] = Future()
-        self._gate.run(lambda: pass_on(start(), result, _same), result.set_exception)
+        self._gate.run(lambda: forward_result(start(), result, _same), result.set_exception)
         self._last = result
         return result
 

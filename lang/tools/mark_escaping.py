@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sgl.runtime.text.passage import PRIVATE, Passage, quoted
+from sgl.runtime.text.chat_templates.quoted_text import PRIVATE, QuotedText, quoted
 
 Values = TypeVar("Values")
 HARMLESS = re.compile(r"[\w\s.,;:!?'\"()#$/-]*")  # of such characters no tokenizer makes marks of turns
 
 
-def written(values: Values, write: Callable[[Values], str]) -> Passage:
+def written(values: Values, write: Callable[[Values], str]) -> QuotedText:
     """What `write` makes of the values, their texts quoted; the text is the same as without that.
 
     `values` are texts in lists, tuples and mappings at any depth. Each text that may spell a mark is put between two
@@ -29,7 +29,7 @@ def written(values: Values, write: Callable[[Values], str]) -> Passage:
     return passage if passage == plain else quoted(plain)
 
 
-def _between(made: str, begin: str, end: str) -> Passage:
+def _between(made: str, begin: str, end: str) -> QuotedText:
     """The text without the two characters, quoted from each first to the next second one."""
     text, stretches, start = "", [], 0
     for part in re.split(f"([{begin}{end}])", made):
@@ -39,7 +39,7 @@ def _between(made: str, begin: str, end: str) -> Passage:
             stretches.append((start, len(text), False))
         else:
             text += part
-    return Passage(text, stretches)
+    return QuotedText(text, stretches)
 
 
 def _texts(value: Any) -> Iterator[str]:

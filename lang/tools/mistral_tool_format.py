@@ -8,47 +8,47 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import dialect_named
-from sgl.runtime.dialects.mistral import MARK
-from sgl.runtime.text.passage import Passage
+from sgl.runtime.dialects.families.mistral_dialect import MARK
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ..backend import Generated
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
-from ..sampling.limits import at_limit
+from ..sampling.text_limits import at_limit
 from ..sampling.options import SamplingOptions
-from ..typed.constraint import constrained, reject_constraints
-from .calls import ToolCalls
+from ..typed.type_constraint import constrained, reject_constraints
+from .tool_calls import ToolCalls
 from .formats import DialectFormat
-from .nodes import Continuation, SglContinued, SglToolCall, ToolReading, breaks_off
+from .tool_nodes import StepContinuation, SglContinued, SglToolCall, ToolReading, breaks_off
 
 if TYPE_CHECKING:
     from ..backend import Backend
 
 
-class Mistral(DialectFormat):
+class MistralToolFormat(DialectFormat):
     """The mark is a special token, which no grammar can write, so a step is two gens."""
 
     def nodes(self, call: SglToolCall, backend: Backend) -> list[SglExpr]:
         options, reading = call.sampling_params, call.reading
         if reading.choice != "auto":
-            return [SglConstantText(Passage(MARK)), SglGen(call.name, options, reading)]
+            return [SglConstantText(QuotedText(MARK)), SglGen(call.name, options, reading)]
         reject_constraints(options, "tools")
-        said = _Said(reading)
+        said = _MistralReading(reading)
         tag = reading.toolbox.grammar("auto", backend)
         listed = constrained(options, backend, reading.toolbox, {"structural_tag": tag}, whole=False)
         first: SglExpr = SglGen(call.name and f"{call.name}_text", _until_mark(options))
         return [first, SglContinued(call.name, options, said, partial(said.go_on, listed, backend))]
 
 
-class _Said:
+class _MistralReading:
     """The reading of a step whose text came before the mark."""
 
     def __init__(self, reading: ToolReading) -> None:
         self._reading = reading
         self._text = ""
 
-    def go_on(self, listed: SamplingOptions, backend: Backend, before: Generated) -> Continuation:
+    def go_on(self, listed: SamplingOptions, backend: Backend, before: Generated) -> StepContinuation:
         self._text = before.text
-        return Continuation(MARK, listed) if _ended_at_mark(before, backend) else Continuation()
+        return StepContinuation(MARK, listed) if _ended_at_mark(before, backend) else StepContinuation()
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
         return options
@@ -72,4 +72,4 @@ def _ended_at_mark(before: Generated, backend: Backend) -> bool:
     return matched == MARK
 
 
-FORMAT = Mistral(dialect_named("mistral"))
+FORMAT = MistralToolFormat(dialect_named("mistral"))

@@ -13,12 +13,12 @@ from ..backend import Generated
 from ..errors import BadValueError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
 from ..sampling.choices import token_length_normalized
-from ..sampling.limits import is_cut
+from ..sampling.text_limits import is_cut
 from ..sampling.options import SamplingOptions
-from ..typed.constraint import constrained, reject_constraints
-from .calls import ToolCall, ToolCalls, numbered
+from ..typed.type_constraint import constrained, reject_constraints
+from .tool_calls import ToolCall, ToolCalls, numbered
 from .formats import DialectFormat
-from .nodes import Continuation, SglContinued, SglToolCall
+from .tool_nodes import StepContinuation, SglContinued, SglToolCall
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -27,7 +27,7 @@ DIALECT = dialect_named("nano")
 _NEXT: tuple[SglExpr, ...] = (SglRoleEnd("assistant"), SglRoleBegin("assistant"))
 
 
-class Nano(DialectFormat):
+class NanoToolFormat(DialectFormat):
     """One call a step. `s[name + "_tool"]` is the tool that the model selected, or `answer`."""
 
     def past(self, text: str, calls: Sequence[ToolCall]) -> list[SglExpr]:
@@ -51,23 +51,23 @@ class Nano(DialectFormat):
             for tool in toolbox.chosen(choice)
         }
         if choice in toolbox.tools:
-            return [SglConstantText(choice), *_NEXT, SglGen(call.name, tagged[choice], _Step({}, choice))]
-        step = _Step({**tagged, prompts.ANSWER: options})
+            return [SglConstantText(choice), *_NEXT, SglGen(call.name, tagged[choice], _NanoStep({}, choice))]
+        step = _NanoStep({**tagged, prompts.ANSWER: options})
         choices = [*names, prompts.ANSWER] if choice == "auto" else names
         first = SglSelect(call.name and f"{call.name}_tool", choices, 0.0, token_length_normalized)
         return [first, *_NEXT, SglContinued(call.name, options, step, step.go_on)]
 
 
-class _Step:
+class _NanoStep:
     """What was selected, and so what the second turn holds. One for each step that is run."""
 
     def __init__(self, options: dict[str, SamplingOptions], decided: str = prompts.ANSWER) -> None:
         self._options = options
         self._decided = decided
 
-    def go_on(self, before: Generated) -> Continuation:
+    def go_on(self, before: Generated) -> StepContinuation:
         self._decided = before.text
-        return Continuation("", self._options[before.text])
+        return StepContinuation("", self._options[before.text])
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
         return options
@@ -84,4 +84,4 @@ class _Step:
         return numbered("", found)
 
 
-FORMAT = Nano(DIALECT)
+FORMAT = NanoToolFormat(DIALECT)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from sgl.runtime.dialects import Tool as Described
-from sgl.runtime.dialects.tool import NAME
+from sgl.runtime.dialects.tool_types import NAME
 
 from ..errors import BadValueError
 
@@ -97,7 +97,7 @@ def _of_dict(source: Schema) -> Tool:
 
 
 def _of_model(model: Any) -> Tool:
-    from ..typed.schema import adapter_of, schema_of
+    from ..typed.pydantic_schema import adapter_of, schema_of
 
     schema = dict(schema_of(adapter_of(model), model))
     if "$ref" in schema:
@@ -114,7 +114,7 @@ def _of_model(model: Any) -> Tool:
 
 
 def _of_function(function: Callable[..., Any]) -> Tool:
-    from ..typed.schema import adapter_of, schema_of
+    from ..typed.pydantic_schema import adapter_of, schema_of
 
     name = getattr(function, "__name__", None) or type(function).__name__
     summary, notes = read_docstring(inspect.getdoc(function) or "")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgl.runtime.dialects import Call
+from sgl.runtime.dialects import DialectToolCall
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,6 @@ class ToolCalls:
         return len(self.calls)
 
 
-def numbered(text: str, found: Iterable[Call]) -> ToolCalls:
+def numbered(text: str, found: Iterable[DialectToolCall]) -> ToolCalls:
     """The calls that were read; those without an id get `call_0`, `call_1` ... by their places."""
     return ToolCalls(text, [ToolCall(c.name, c.arguments, c.id or f"call_{i}") for i, c in enumerate(found)])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend import Generated
 from ..nodes.ir import SglGen
-from ..sampling.following import followed
-from ..sampling.limits import at_limit
+from ..sampling.constraint_match import matches_constraint
+from ..sampling.text_limits import at_limit
 from ..sampling.options import SamplingOptions
-from ..typed.constraint import constrained, reject_constraints
-from ..typed.reading import Reading
-from .calls import ToolCalls
+from ..typed.type_constraint import constrained, reject_constraints
+from ..typed.text_reading import TextReading
+from .tool_calls import ToolCalls
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -58,7 +58,7 @@ class ToolReading:
 
 def breaks_off(text: str, tag: str | None) -> bool:
     """Whether the text follows the structural tag and ends within a call."""
-    matcher = None if tag is None else followed(text, SamplingOptions(structural_tag=tag))
+    matcher = None if tag is None else matches_constraint(text, SamplingOptions(structural_tag=tag))
     return matcher is not None and not matcher.can_end
 
 
@@ -72,7 +72,7 @@ class SglToolCall(SglGen[ToolCalls]):
 
 
 @dataclass(frozen=True)
-class Continuation:
+class StepContinuation:
     """What goes on after an operation: text, and then a gen unless `options` is None."""
 
     text: str = ""
@@ -86,8 +86,8 @@ class SglContinued(SglGen[ToolCalls]):
         self,
         name: str | None,
         options: SamplingOptions,
-        reading: Reading[ToolCalls],
-        go_on: Callable[[Generated], Continuation],
+        reading: TextReading[ToolCalls],
+        go_on: Callable[[Generated], StepContinuation],
     ) -> None:
         super().__init__(name, options, reading)
         self.go_on = go_on

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglExprList, SglTools
 from ..nodes.primitives import gen
-from ..typed.json_text import reasons
-from .calls import ToolCall, ToolCalls
+from ..typed.typed_json import reasons
+from .tool_calls import ToolCall, ToolCalls
 from .formats import ToolFormat, choose_format, format_named
-from .loop import run_agent
-from .nodes import SglToolCall, ToolReading
-from .tool import Tool, tool_of
+from .agent_loop import run_agent
+from .tool_nodes import SglToolCall, ToolReading
+from .python_tool import Tool, tool_of
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..program.state import ProgramState
+    from ..program.program_state import ProgramState
 
 ANY = ("auto", "required")
 

@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from ..errors import BadValueError, shown
-from .bare import bare_reading
-from .json_text import JsonReading
-from .msgspec_text import MsgspecReading, is_of_msgspec
-from .reading import Reading
+from .bare_values import bare_reading
+from .typed_json import JsonReading
+from .msgspec_types import MsgspecReading, is_of_msgspec
+from .text_reading import TextReading
 
 __all__ = ["reading_of"]
 
@@ -30,10 +30,10 @@ _OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 @overload
-def reading_of(kind: type[T]) -> Reading[T]: ...
+def reading_of(kind: type[T]) -> TextReading[T]: ...
 @overload
-def reading_of(kind: Any) -> Reading[Any]: ...
-def reading_of(kind: Any) -> Reading[Any]:
+def reading_of(kind: Any) -> TextReading[Any]: ...
+def reading_of(kind: Any) -> TextReading[Any]:
     """How texts become values of a type. The same type gives the same reading.
 
     `kind`: int, float, bool, str, None, a Literal, Enum, dataclass, TypedDict, NamedTuple, pydantic model, attrs class,
@@ -52,7 +52,7 @@ def reading_of(kind: Any) -> Reading[Any]:
     return _cached(kind)
 
 
-def _made(kind: Any) -> Reading[Any]:
+def _made(kind: Any) -> TextReading[Any]:
     if isinstance(kind, str | int | float | list | dict) or inspect.isroutine(kind):
         raise BadValueError(f"{kind!r} is not a type; give int, list[str], Literal[...], a class or similar")
     if _is_instance(kind):

@@ -12,8 +12,8 @@ import annotated_types
 from pydantic import Field
 from pydantic_core import core_schema
 
-from .hashing import MADE
-from .unwritable import Unwritable
+from .hashable_items import MADE
+from .unsupported_types import UnsupportedType
 
 _COMPARED = {">=": annotated_types.Ge, ">": annotated_types.Gt, "<=": annotated_types.Le, "<": annotated_types.Lt}
 _LIBRARIES = ("attr", "attrs")
@@ -81,7 +81,7 @@ def _taken(owner: type, attribute: Any, hint: Any) -> Any:
     parameters = inspect.signature(converter).parameters if inspect.isroutine(converter) else {}
     taken = typing.get_type_hints(converter, include_extras=True).get(next(iter(parameters), "")) if parameters else None
     if taken is None:
-        raise Unwritable("its converter does not say what it takes; annotate the parameter of the converter", (attribute.name,))
+        raise UnsupportedType("its converter does not say what it takes; annotate the parameter of the converter", (attribute.name,))
     return taken
 
 
@@ -111,7 +111,7 @@ def _mark(validator: Any, kind: str, name: str) -> Any:
         return lambda hint: Literal[tuple(validator.options)]
     if kind == "_MatchesReValidator" and not validator.pattern.flags & ~32:
         return lambda hint: Annotated[hint, Field(pattern=_whole(validator))]
-    raise Unwritable(f"the validator {validator!r} has no counterpart; give a type that says it, or a function of your own", (name,))
+    raise UnsupportedType(f"the validator {validator!r} has no counterpart; give a type that says it, or a function of your own", (name,))
 
 
 def _whole(validator: Any) -> str:

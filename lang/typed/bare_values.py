@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ..sampling.options import SamplingOptions
-from .constraint import constrained, type_name
-from .reading import Whole
+from .type_constraint import constrained, type_name
+from .text_reading import WholeTextReading
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -37,7 +37,7 @@ def bare_reading(kind: Any) -> BareReading | PlainText | None:
     return BareReading(kind, _one_of(values), partial(_find, values))
 
 
-class PlainText(Whole):
+class PlainText(WholeTextReading):
     """Of `str`: any text, as it is."""
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
@@ -47,7 +47,7 @@ class PlainText(Whole):
         return text
 
 
-class BareReading(Whole):
+class BareReading(WholeTextReading):
     """Texts that fulfil a constraint (the next one where a backend knows not the first), and what they mean."""
 
     def __init__(self, kind: Any, constraints: tuple[Constraint, ...], value: Callable[[str], Any]) -> None:

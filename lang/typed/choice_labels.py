@@ -15,15 +15,15 @@ from typing import Any, Literal, get_args, get_origin
 from sgl.runtime.nano import prompts
 
 from ..errors import BadValueError, shown
-from .bare import bare_reading
-from .constraint import type_name
-from .reading import Reading
+from .bare_values import bare_reading
+from .type_constraint import type_name
+from .text_reading import TextReading
 
 
-class Labels:
+class ChoiceLabels:
     """Labels in their order. `about` has the definitions of those that have one; `reading` makes a label's value of its text."""
 
-    def __init__(self, name: str, texts: Iterable[Any], about: Mapping[str, str] | None = None, reading: Reading[Any] | None = None) -> None:
+    def __init__(self, name: str, texts: Iterable[Any], about: Mapping[str, str] | None = None, reading: TextReading[Any] | None = None) -> None:
         self.name = name
         self.texts = list(texts)
         self.about = dict(about or {})
@@ -40,19 +40,19 @@ class Labels:
         return f"- {shown_label}: {about}" if about else f"- {shown_label}"
 
 
-def labels_of(given: Any) -> Labels | None:
+def labels_of(given: Any) -> ChoiceLabels | None:
     """The labels of a dict of definitions, an Enum class, a Literal or bool; None for anything else, such as a list.
 
     Raises BadValueError for definitions that are no texts, and for a type whose values are not all texts or all whole numbers.
     """
     if isinstance(given, Mapping):
-        return Labels("labels", given, _definitions(given))
+        return ChoiceLabels("labels", given, _definitions(given))
     if given is bool or get_origin(given) is Literal or (isinstance(given, type) and issubclass(given, enum.Enum)):
         return _of_type(given)
     return None
 
 
-def choice_labels(kind: Any) -> Labels | None:
+def choice_labels(kind: Any) -> ChoiceLabels | None:
     """The labels that a typed gen of `kind` chooses from; None if its texts are not a few that are known."""
     try:
         return None if isinstance(kind, Mapping) else labels_of(kind)
@@ -68,13 +68,13 @@ def _definitions(given: Mapping[Any, Any]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=512)
-def _of_type(kind: Any) -> Labels:
+def _of_type(kind: Any) -> ChoiceLabels:
     values = [True, False] if kind is bool else _members(kind)
     reading = bare_reading(kind)
     if reading is None or not values:
         raise BadValueError(f"{type_name(kind)} has no labels: its values are {shown(values)}; their values must be all texts or all whole numbers")
     is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
-    return Labels(type_name(kind), map(_text, values), _documented(kind) if is_enum else None, reading)
+    return ChoiceLabels(type_name(kind), map(_text, values), _documented(kind) if is_enum else None, reading)
 
 
 def _members(kind: Any) -> list[Any]:

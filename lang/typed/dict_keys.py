@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
-from .hashing import followed
-from .scalars import text
-from .texts.ranges import integers
+from .hashable_items import followed
+from .pydantic_scalars import text
+from .regexes.number_range_regexes import integers
 
 if TYPE_CHECKING:
-    from .schema import ReadableSchema
+    from .pydantic_schema import ReadableSchema
 
 Schema = dict[str, Any]
 Core = Mapping[str, Any]

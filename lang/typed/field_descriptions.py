@@ -12,7 +12,7 @@ from sgl.runtime.dialects import known_name
 from sgl.runtime.nano import prompts
 
 from ..errors import BadValueError
-from .constraint import type_name
+from .type_constraint import type_name
 
 Schema = dict[str, Any]
 
@@ -20,7 +20,7 @@ FORMATS = {"date": "date as YYYY-MM-DD", "time": "time as HH:MM:SS", "date-time"
 NULL = {"type": "null"}
 
 
-class FieldWords:
+class FieldDescriptions:
     """The fields of a type, or of a JSON Schema, in the words of every model and in those of sgl-nano."""
 
     def __init__(self, kind: Any) -> None:
@@ -148,8 +148,8 @@ def _schema_of(kind: Any) -> Schema:
         return kind
     from pydantic.json_schema import GenerateJsonSchema
 
-    from .msgspec_text import is_of_msgspec, plain_schema_of
-    from .schema import adapter_of, schema_of
+    from .msgspec_types import is_of_msgspec, plain_schema_of
+    from .pydantic_schema import adapter_of, schema_of
 
     if not isinstance(kind, type) and not hasattr(kind, "__origin__"):
         raise BadValueError(f"fields({kind!r:.60}): give a class with fields, such as a dataclass or pydantic model")
@@ -159,14 +159,14 @@ def _schema_of(kind: Any) -> Schema:
 
 
 @lru_cache(maxsize=512)
-def _cached(kind: Any) -> FieldWords:
-    return FieldWords(kind)
+def _cached(kind: Any) -> FieldDescriptions:
+    return FieldDescriptions(kind)
 
 
-def words_of(kind: Any) -> FieldWords:
+def words_of(kind: Any) -> FieldDescriptions:
     """The words for a type (the same for the same type) or for a JSON Schema of an object. Raises BadValueError."""
     try:
         hash(kind)
     except TypeError:
-        return FieldWords(kind)
+        return FieldDescriptions(kind)
     return _cached(kind)

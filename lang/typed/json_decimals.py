@@ -15,13 +15,13 @@ Schema = dict[str, Any]
 MARK = "x-decimal"  # in the schema of a Decimal; never sent
 
 
-class Digits(float):
+class DecimalDigits(float):
     """A number that keeps its text."""
 
     text: str
 
     @classmethod
-    def of(cls, text: str) -> Digits:
+    def of(cls, text: str) -> DecimalDigits:
         number = cls(text)
         number.text = text
         return number
@@ -48,7 +48,7 @@ def unmarked(schema: Any) -> Any:
 
 def with_all_digits(text: str, schema: Schema) -> str:
     """The same JSON with quotes around the numbers that a double would change. Raises ValueError if it is no JSON."""
-    value = json.loads(text, parse_float=Digits.of)
+    value = json.loads(text, parse_float=DecimalDigits.of)
     quoted = _Quoting(schema.get("$defs", {})).of(value, (schema,))
     return text if quoted is value else _written(quoted)
 
@@ -59,7 +59,7 @@ def _written(value: Any) -> str:
         return "{" + ",".join(f"{json.dumps(name)}:{_written(member)}" for name, member in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_written, value)) + "]"
-    return value.text if isinstance(value, Digits) else json.dumps(value)
+    return value.text if isinstance(value, DecimalDigits) else json.dumps(value)
 
 
 class _Quoting:
@@ -70,7 +70,7 @@ class _Quoting:
 
     def of(self, value: Any, schemas: tuple[Any, ...]) -> Any:
         found = [inner for schema in schemas for inner in self._alternatives(schema)]
-        if isinstance(value, Digits):
+        if isinstance(value, DecimalDigits):
             return self._number(value, found)
         if isinstance(value, str):
             return self._text(value, found)
@@ -89,7 +89,7 @@ class _Quoting:
             found += [inner for one in schema.get(key, ()) for inner in self._alternatives(one)]
         return found
 
-    def _number(self, value: Digits, schemas: list[Schema]) -> Any:
+    def _number(self, value: DecimalDigits, schemas: list[Schema]) -> Any:
         """A type that reads numbers of its own, next to Decimal, keeps what it is given."""
         kinds = [schema for schema in schemas if schema.get("type") == "number"]
         wants = bool(kinds) and all(MARK in schema for schema in kinds)
@@ -101,7 +101,7 @@ class _Quoting:
         if not inner or not marked(list(inner)):
             return value
         try:
-            held = json.loads(value, parse_float=Digits.of)
+            held = json.loads(value, parse_float=DecimalDigits.of)
         except ValueError:
             return value
         quoted = self.of(held, inner)

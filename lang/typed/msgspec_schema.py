@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import inspect
 
-from .scalars import finite, text
-from .texts import encodings, moments
-from .texts.moments import Span
-from .texts.patterns import of_ecma
-from .texts.ranges import integers
-from .unwritable import Unwritable
+from .pydantic_scalars import finite, text
+from .regexes import encoding_regexes, datetime_regexes
+from .regexes.datetime_regexes import MomentRange
+from .regexes.ecma_regexes import of_ecma
+from .regexes.number_range_regexes import integers
+from .unsupported_types import UnsupportedType
 
 Schema = dict[str, Any]
 
@@ -41,7 +41,7 @@ class _Describing:
         self._path: list[str] = []
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise Unwritable(reason, tuple(self._path))
+        raise UnsupportedType(reason, tuple(self._path))
 
     def of(self, info: Any) -> Schema:
         name = type(info).__name__
@@ -92,24 +92,24 @@ class _Describing:
     def _BytesType(self, info: Any) -> Schema:
         if info.min_length is not None or info.max_length is not None:
             self._refuse("the length of bytes is not that of their text in base64; leave out the bound")
-        return text(encodings.base64("base64"))
+        return text(encoding_regexes.base64("base64"))
 
     _ByteArrayType = _MemoryViewType = _BytesType
 
     def _DateType(self, info: Any) -> Schema:
-        return text(moments.DATE)
+        return text(datetime_regexes.DATE)
 
     def _TimeType(self, info: Any) -> Schema:
-        return text(moments.TIME + _offset(info.tz))
+        return text(datetime_regexes.TIME + _offset(info.tz))
 
     def _DateTimeType(self, info: Any) -> Schema:
-        return text(moments.datetimes(Span()) + _offset(info.tz))
+        return text(datetime_regexes.datetimes(MomentRange()) + _offset(info.tz))
 
     def _TimeDeltaType(self, info: Any) -> Schema:
         return text(_DURATION)
 
     def _UUIDType(self, info: Any) -> Schema:
-        return text(encodings.uuid(None))
+        return text(encoding_regexes.uuid(None))
 
     def _LiteralType(self, info: Any) -> Schema:
         return {"enum": list(info.values)}
@@ -248,7 +248,7 @@ def _lengths(info: Any, what: str) -> Schema:
 
 
 def _offset(tz: bool | None) -> str:
-    return {True: moments.OFFSET, False: "", None: f"{moments.OFFSET}?"}[tz]
+    return {True: datetime_regexes.OFFSET, False: "", None: f"{datetime_regexes.OFFSET}?"}[tz]
 
 
 def _pattern(pattern: str) -> Schema:

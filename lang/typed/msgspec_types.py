@@ -9,9 +9,9 @@ import typing
 from typing import Annotated, Any, get_args, get_origin
 
 from ..errors import BadValueError
-from .constraint import type_name
-from .json_text import JsonReading
-from .unwritable import Unwritable
+from .type_constraint import type_name
+from .typed_json import JsonReading
+from .unsupported_types import UnsupportedType
 
 
 def is_of_msgspec(kind: Any) -> bool:
@@ -66,7 +66,7 @@ class MsgspecReading(JsonReading):
         self._timely = False
         try:
             self.schema = schema_of(kind)
-        except Unwritable as error:
+        except UnsupportedType as error:
             field = f", field {'.'.join(error.path)!r}," if error.path else ""
             raise BadValueError(f"the type {type_name(kind)}{field} cannot be enforced: {error}") from error
         except (TypeError, NameError) as error:

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
-from .decimals import MARK
-from .texts import encodings, moments, networks
-from .texts.moments import DAY, SECOND, Span
-from .texts.patterns import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
-from .unwritable import Unwritable
+from .json_decimals import MARK
+from .regexes import encoding_regexes, datetime_regexes, address_regexes
+from .regexes.datetime_regexes import DAY, SECOND, MomentRange
+from .regexes.ecma_regexes import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
+from .unsupported_types import UnsupportedType
 
 Schema = dict[str, Any]
 Core = Mapping[str, Any]
@@ -38,7 +38,7 @@ class ScalarSchema(GenerateJsonSchema):
         self.timely = False
 
     def refuse(self, reason: str) -> NoReturn:
-        raise Unwritable(reason, tuple(self.path))
+        raise UnsupportedType(reason, tuple(self.path))
 
     # --- numbers -----------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class ScalarSchema(GenerateJsonSchema):
     def _pattern(self, pattern: Any, rust: bool) -> str:
         try:
             return of_ecma(pattern, rust)
-        except Unwritable as error:
+        except UnsupportedType as error:
             self.refuse(str(error))
 
     def bytes_schema(self, schema: Any) -> Schema:
@@ -127,16 +127,16 @@ class ScalarSchema(GenerateJsonSchema):
             return with_patterns(made, ASCII) if bounded else made
         if bounded:
             self.refuse(f"the length of bytes in {encoding} is not that of the text; leave out the bound")
-        return text(encodings.hexadecimal() if encoding == "hex" else encodings.base64("base64url"))
+        return text(encoding_regexes.hexadecimal() if encoding == "hex" else encoding_regexes.base64("base64url"))
 
     def uuid_schema(self, schema: Any) -> Schema:
-        return text(encodings.uuid(schema.get("version")))
+        return text(encoding_regexes.uuid(schema.get("version")))
 
     def url_schema(self, schema: Any) -> Schema:
-        return self._address(networks.url(schema.get("allowed_schemes")), schema)
+        return self._address(address_regexes.url(schema.get("allowed_schemes")), schema)
 
     def multi_host_url_schema(self, schema: Any) -> Schema:
-        return self._address(networks.hosts_url(schema.get("allowed_schemes")), schema)
+        return self._address(address_regexes.hosts_url(schema.get("allowed_schemes")), schema)
 
     def _address(self, pattern: str, schema: Core) -> Schema:
         longest = schema.get("max_length")
@@ -145,30 +145,30 @@ class ScalarSchema(GenerateJsonSchema):
     # --- moments -----------------------------------------------------------------------------------------
 
     def date_schema(self, schema: Any) -> Schema:
-        span = Span.of(schema, DAY)
+        span = MomentRange.of(schema, DAY)
         if "now_op" in schema:
             span = self._sided(schema["now_op"], self._now(schema).date(), DAY, span)
-        return text(moments.dates(span))
+        return text(datetime_regexes.dates(span))
 
     def time_schema(self, schema: Any) -> Schema:
-        span = Span.of({key: _since_midnight(schema[key]) for key in _BOUNDS if key in schema}, SECOND)
+        span = MomentRange.of({key: _since_midnight(schema[key]) for key in _BOUNDS if key in schema}, SECOND)
         if any(getattr(schema.get(key), "tzinfo", None) for key in _BOUNDS):
             self.refuse("bounds of a time with an offset have no counterpart; give bounds without one")
-        offset = {"aware": moments.OFFSET, "naive": ""}.get(self._zone(schema), f"{moments.OFFSET}?")
+        offset = {"aware": datetime_regexes.OFFSET, "naive": ""}.get(self._zone(schema), f"{datetime_regexes.OFFSET}?")
         if (span.high is not None and span.high < datetime.timedelta(0)) or (span.low is not None and span.low >= DAY):
             self.refuse("no whole second of a day is within the bounds; give wider ones")
-        return text(moments.times(Span(_time(span.low), _time(span.high))) + offset)
+        return text(datetime_regexes.times(MomentRange(_time(span.low), _time(span.high))) + offset)
 
     def datetime_schema(self, schema: Any) -> Schema:
-        span = Span.of(schema, SECOND)
+        span = MomentRange.of(schema, SECOND)
         if "now_op" in schema:
             span = self._sided(schema["now_op"], self._now(schema), SECOND, span)
-        return text(moments.moments(span, self._zone(schema)))
+        return text(datetime_regexes.moments(span, self._zone(schema)))
 
     def timedelta_schema(self, schema: Any) -> Schema:
         if "multiple_of" in schema:
             self.refuse("multiple_of of a timedelta has no counterpart; leave it out, and check the value after reading")
-        return text(moments.durations(Span.of(schema, SECOND)))
+        return text(datetime_regexes.durations(MomentRange.of(schema, SECOND)))
 
     def _zone(self, schema: Core) -> str:
         zone = schema.get("tz_constraint", "")
@@ -184,13 +184,13 @@ class ScalarSchema(GenerateJsonSchema):
         now = datetime.datetime.now(zone) if zone else datetime.datetime.now().astimezone()
         return now.replace(second=0, microsecond=0)
 
-    def _sided(self, side: str, now: Any, step: datetime.timedelta, span: Span) -> Span:
+    def _sided(self, side: str, now: Any, step: datetime.timedelta, span: MomentRange) -> MomentRange:
         """The moments before or after now. What lies ahead keeps two minutes off: reading comes later."""
         if span:
             self.refuse(f"a bound next to {side!r} has no counterpart; give only one of them")
         if side == "past":
-            return Span(high=now - step)
-        return Span(low=now + (DAY if step == DAY else 120 * SECOND))
+            return MomentRange(high=now - step)
+        return MomentRange(low=now + (DAY if step == DAY else 120 * SECOND))
 
 
 def _places(made: Schema, digits: int, places: int) -> Schema:

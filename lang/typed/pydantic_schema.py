@@ -11,27 +11,27 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
-from .checks import bounds_values, checked, reads_otherwise
-from .constraint import type_name
-from .decimals import unmarked
-from .hashing import distinct, followed, hashable
-from .keys import names_of
-from .scalars import ScalarSchema, text, with_patterns
-from .texts import networks
+from .pydantic_validators import bounds_values, checked, reads_otherwise
+from .type_constraint import type_name
+from .json_decimals import unmarked
+from .hashable_items import distinct, followed, hashable
+from .dict_keys import names_of
+from .pydantic_scalars import ScalarSchema, text, with_patterns
+from .regexes import address_regexes
 from .typed_dicts import modern
-from .unwritable import Unwritable
+from .unsupported_types import UnsupportedType
 
 Schema = dict[str, Any]
 CONTENT = "x-content"  # the keyword that asks for enforced contents of texts
 
 _ADDRESSES: dict[str, Callable[[], str]] = {
-    "ipv4network": networks.ipv4_network,
-    "ipv4interface": networks.ipv4_interface,
-    "ipv6network": networks.ipv6_network,
-    "ipv6interface": networks.ipv6_interface,
-    "ipvanyaddress": lambda: f"{networks.IPV4}|{networks.IPV6}",
-    "ipvanyinterface": lambda: f"{networks.ipv4_interface()}|{networks.ipv6_interface()}",
-    "ipvanynetwork": lambda: f"{networks.ipv4_network()}|{networks.ipv6_network()}",
+    "ipv4network": address_regexes.ipv4_network,
+    "ipv4interface": address_regexes.ipv4_interface,
+    "ipv6network": address_regexes.ipv6_network,
+    "ipv6interface": address_regexes.ipv6_interface,
+    "ipvanyaddress": lambda: f"{address_regexes.IPV4}|{address_regexes.IPV6}",
+    "ipvanyinterface": lambda: f"{address_regexes.ipv4_interface()}|{address_regexes.ipv6_interface()}",
+    "ipvanynetwork": lambda: f"{address_regexes.ipv4_network()}|{address_regexes.ipv6_network()}",
 }
 
 
@@ -226,11 +226,11 @@ def _without_format(made: Schema) -> Schema:
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     """pydantic's reader of a type. Raises BadValueError for what pydantic knows no schema of."""
-    from .attrs_fields import with_attrs
+    from .attrs_types import with_attrs
 
     try:
         return TypeAdapter(modern(with_attrs(kind)))
-    except Unwritable as error:
+    except UnsupportedType as error:
         raise _refused(kind, error) from error
     except (PydanticUserError, SchemaError, NameError, TypeError, ImportError) as error:
         raise _no_type(kind, error) from error
@@ -256,14 +256,14 @@ def marked_schema_of(
 
     try:
         schema = adapter.json_schema(schema_generator=Kept)
-    except Unwritable as error:
+    except UnsupportedType as error:
         raise _refused(kind, error) from error
     except (PydanticInvalidForJsonSchema, PydanticOmit, PydanticUserError, OverflowError) as error:
         raise _no_type(kind, error) from error
     return schema, any(getattr(one, "timely", False) for one in made)
 
 
-def _refused(kind: Any, error: Unwritable) -> BadValueError:
+def _refused(kind: Any, error: UnsupportedType) -> BadValueError:
     field = f", field {'.'.join(error.path)!r}," if error.path else ""
     return BadValueError(f"the type {type_name(kind)}{field} cannot be enforced: {error}")
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .scalars import finite, text, with_patterns
-from .texts import encodings, networks
-from .texts.patterns import ASCII
+from .pydantic_scalars import finite, text, with_patterns
+from .regexes import encoding_regexes, address_regexes
+from .regexes.ecma_regexes import ASCII
 
 if TYPE_CHECKING:
-    from .schema import ReadableSchema
+    from .pydantic_schema import ReadableSchema
 
 Schema = dict[str, Any]
 Core = Mapping[str, Any]
@@ -72,7 +72,7 @@ def _encoded(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
     alphabet = {"Base64Encoder": "base64", "Base64UrlEncoder": "base64url"}.get(name)
     if alphabet is None:
         return made
-    return text((encodings.base64_of_ascii if function.__name__ == "decode_str" else encodings.base64)(alphabet))
+    return text((encoding_regexes.base64_of_ascii if function.__name__ == "decode_str" else encoding_regexes.base64)(alphabet))
 
 
 def _zone_names(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
@@ -174,8 +174,8 @@ _HARMLESS = frozenset((
     "sequence_validator", "defaultdict_validator", "deque_validator",
 ))  # fmt: skip
 _CHECKS: dict[str, Check] = {
-    "EmailStr._validate": _pattern(networks.email),
-    "NameEmail._validate": _pattern(networks.name_and_email),
+    "EmailStr._validate": _pattern(address_regexes.email),
+    "NameEmail._validate": _pattern(address_regexes.name_and_email),
     "ByteSize._validate": lambda generator, core, made: {"anyOf": [text(_SIZE), {"type": "integer", "minimum": 0}]},
     "Color._validate": _pattern(lambda: "#(?:[0-9a-f]{3}|[0-9a-f]{6})"),
     "EncodedBytes.decode": _encoded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..sampling.limits import is_cut
+from ..sampling.text_limits import is_cut
 from ..sampling.options import SamplingOptions
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Value_co = TypeVar("Value_co", covariant=True)
 
 
-class Reading(Protocol[Value_co]):
+class TextReading(Protocol[Value_co]):
     """How the text of a gen becomes a value, and what keeps the text readable."""
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
@@ -27,7 +27,7 @@ class Reading(Protocol[Value_co]):
         """Whether a limit came before the value was whole. `options` are those of the gen, `meta` its meta_info."""
 
 
-class Whole:
+class WholeTextReading:
     """Of readings whose whole text is the value: it is cut wherever more could have followed."""
 
     def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:

@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ..sampling.options import SamplingOptions
-from .constraint import constrained, type_name
-from .decimals import marked, unmarked, with_all_digits
-from .reading import Whole
+from .type_constraint import constrained, type_name
+from .json_decimals import marked, unmarked, with_all_digits
+from .text_reading import WholeTextReading
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -19,18 +19,18 @@ _SPELLED = re.compile(r"[0-9][.eE]")
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
 
 
-class JsonReading(Whole):
+class JsonReading(WholeTextReading):
     """JSON in the schema of a type. `adapter` is pydantic's TypeAdapter of it, `schema` a dict."""
 
     def __init__(self, kind: Any) -> None:
-        from .schema import adapter_of
+        from .pydantic_schema import adapter_of
 
         self.kind = kind
         self.adapter = adapter_of(kind)
         self._make()
 
     def _make(self) -> None:
-        from .schema import marked_schema_of
+        from .pydantic_schema import marked_schema_of
 
         self._marked, self._timely = marked_schema_of(self.adapter, self.kind)
         self._decimals = marked(self._marked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Unwritable(Exception):
+class UnsupportedType(Exception):
     """Says why, and what to do. `path`: the names of the fields that lead to the type."""
 
     def __init__(self, reason: str, path: tuple[str, ...] = ()) -> None:

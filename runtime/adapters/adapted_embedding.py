@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..models.embedding import Embedding, known_ids
-from ..step.batch import Batch
-from .product import Law
+from ..layers.linear_layers import Linear
+from ..models.reference.reference_embedding import TokenEmbedding, known_ids
+from ..step.step_batch import StepBatch
+from .lora_linear import ReferenceAdapters
 
 
-class AdaptedEmbedding(Embedding):
-    """See `Embedding`, whose weights it has."""
+class AdaptedEmbedding(TokenEmbedding):
+    """See `TokenEmbedding`, whose weights it has."""
 
-    def __init__(self, base: Embedding, law: Law) -> None:
+    def __init__(self, base: TokenEmbedding, law: ReferenceAdapters) -> None:
         vars(self).update(vars(base))
         self._law = law
 
@@ -25,12 +25,12 @@ class AdaptedEmbedding(Embedding):
         x = self.table.index_select(0, ids)
         return self.placed(self._with_adapters(x if self.scale == 1 else x.mul_(self.scale), ids), positions)
 
-    def changed(self, x: Tensor, batch: Batch) -> Tensor:
+    def changed(self, x: Tensor, batch: StepBatch) -> Tensor:
         return self._with_adapters(x, known_ids(batch))
 
     def _with_adapters(self, x: Tensor, ids: Tensor) -> Tensor:
         """Rows of adapters that change the embedding anew: looked up, and scaled."""
-        for extras, rows in self._law.special_rows(len(ids)):
+        for extras, rows in self._law.rows_with_extras(len(ids)):
             if extras.embedding is not None:
                 own = ids[rows]
                 x[rows] = extras.embedding.looked_up(self.table.index_select(0, own), own) * self.scale
@@ -42,13 +42,13 @@ class AdaptedHead(Linear):
 
     __slots__ = ("_base", "_law")
 
-    def __init__(self, base: Linear, law: Law) -> None:
+    def __init__(self, base: Linear, law: ReferenceAdapters) -> None:
         super().__init__(base.weight, base.bias)
         self._base, self._law = base, law
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._base(x)
-        for extras, rows in self._law.special_rows(len(x)):
+        for extras, rows in self._law.rows_with_extras(len(x)):
             if extras.head is not None:
                 y[rows] = extras.head.scored(y[rows], x[rows], self.bias)
         return y

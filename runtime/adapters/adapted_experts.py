@@ -9,27 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..models.experts import ExpertsPart
-from .extras import Delta, Mixture
-from .mixture_targets import Key, names_of
-from .product import Law
+from ..layers.linear_layers import Linear
+from ..models.reference.reference_experts import ReferenceExperts
+from .adapter_extras import LowRankDelta, Mixture
+from .files.expert_adapter_targets import Key, names_of
+from .lora_linear import ReferenceAdapters
 
 
-class AdaptedMixture(ExpertsPart):
-    """See `ExpertsPart`, whose weights it has. added: what the adapter of all rows adds that are computed at the moment."""
+class AdaptedExperts(ReferenceExperts):
+    """See `ReferenceExperts`, whose weights it has. added: what the adapter of all rows adds that are computed at the moment."""
 
-    def __init__(self, base: ExpertsPart, layer: int, law: Law) -> None:
+    def __init__(self, base: ReferenceExperts, layer: int, law: ReferenceAdapters) -> None:
         vars(self).update(vars(base))
         self._base, self._layer, self._law = base, layer, law
         self.added: Mixture = {}
         self.experts = [self._around(network, index) for index, network in enumerate(base.experts)]
         self.shared = None if base.shared is None else self._around(base.shared, "shared")
         for name in names_of(base):
-            setattr(self, name, AddedTo(getattr(base, name), self, ("", name)))
+            setattr(self, name, AdaptedExpertProduct(getattr(base, name), self, ("", name)))
 
     def inner(self, x: Tensor) -> Tensor:
-        own = [(extras.mixtures[self._layer], rows) for extras, rows in self._law.special_rows(len(x)) if self._layer in extras.mixtures]
+        own = [(extras.mixtures[self._layer], rows) for extras, rows in self._law.rows_with_extras(len(x)) if self._layer in extras.mixtures]
         if not own:
             return self._base.inner(x)
         y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)
@@ -39,7 +39,7 @@ class AdaptedMixture(ExpertsPart):
             y[others] = self._base.here(x[others])
         return y if self.ranks is None else self.ranks.summed(y)
 
-    def more(self, key: Key) -> Sequence[Delta]:
+    def more(self, key: Key) -> Sequence[LowRankDelta]:
         """What is added to a product of the expert that lies in this place, or of what is no expert's."""
         place, name = key
         if self.spread is not None and isinstance(place, int):
@@ -49,16 +49,16 @@ class AdaptedMixture(ExpertsPart):
     def _around(self, network: Any, key: int | str) -> Any:
         found = copy.copy(network)
         for name in names_of(network):
-            setattr(found, name, AddedTo(getattr(network, name), self, (key, name)))
+            setattr(found, name, AdaptedExpertProduct(getattr(network, name), self, (key, name)))
         return found
 
 
-class AddedTo(Linear):
+class AdaptedExpertProduct(Linear):
     """A product of a mixture."""
 
     __slots__ = ("_base", "_key", "_mixture")
 
-    def __init__(self, base: Linear, mixture: AdaptedMixture, key: Key) -> None:
+    def __init__(self, base: Linear, mixture: AdaptedExperts, key: Key) -> None:
         super().__init__(base.weight, base.bias)
         self._base, self._mixture, self._key = base, mixture, key
 
@@ -72,7 +72,7 @@ class AddedTo(Linear):
         yield from self._base.tensors()
 
 
-def added(y: Tensor, x: Tensor, delta: Delta) -> Tensor:
+def added(y: Tensor, x: Tensor, delta: LowRankDelta) -> Tensor:
     """y [T, outputs] with what a pair makes of x [T, inputs]."""
     more = ((x @ delta.first.T.to(x.dtype)) @ delta.second.T.to(x.dtype)) * delta.scale
     if delta.rows is not None:

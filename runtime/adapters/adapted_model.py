@@ -10,28 +10,28 @@ from functools import partial
 
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..models.block import Block
+from ..attention.attention_backend import AttentionBackend
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..models.reference.reference_block import ReferenceBlock
 from ..models.decoder import Decoder
-from ..models.experts import ExpertsPart
-from ..models.over_ranks import around
-from ..step.batch import Batch
-from .ends import AdaptedEmbedding, AdaptedHead
-from .mixture import AdaptedMixture
-from .product import Adapted, Law
-from .sites import Site
+from ..models.reference.reference_experts import ReferenceExperts
+from ..models.reference.tensor_parallel_linear import around
+from ..step.step_batch import StepBatch
+from .adapted_embedding import AdaptedEmbedding, AdaptedHead
+from .adapted_experts import AdaptedExperts
+from .lora_linear import AdaptedLinear, ReferenceAdapters
+from .adapter_sites import AdapterSite
 
 
-class Shadow:
+class AdaptedModel:
     """Runs steps whose batch says which rows have adapters; made anew when the base's layers are others."""
 
-    def __init__(self, model: Decoder, sites: tuple[Site, ...], law: Law) -> None:
+    def __init__(self, model: Decoder, sites: tuple[AdapterSite, ...], law: ReferenceAdapters) -> None:
         self._base, self._sites, self.law = model, sites, law
         self._made: dict[tuple[bool, bool], Decoder] = {}
-        self._of: list[Block] = []
+        self._of: list[ReferenceBlock] = []
 
-    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
+    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> Tensor:
         """See `Decoder.forward`."""
         assert batch.adapters is not None
         self.law.begin(batch.adapters)
@@ -70,17 +70,17 @@ class Shadow:
         model.layers = [_beside(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
-            setattr(holder, site.name, around(getattr(holder, site.name), partial(Adapted, site=site, law=self.law, special=special)))
+            setattr(holder, site.name, around(getattr(holder, site.name), partial(AdaptedLinear, site=site, law=self.law, special=special)))
         if special:
             model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
             model.head.product = around(base.head.product, partial(AdaptedHead, law=self.law))
         for block in model.layers if mixes else ():
-            if isinstance(block.ffn, ExpertsPart):
-                block.ffn = AdaptedMixture(block.ffn, block.index, self.law)
+            if isinstance(block.ffn, ReferenceExperts):
+                block.ffn = AdaptedExperts(block.ffn, block.index, self.law)
         return model
 
 
-def _beside(block: Block) -> Block:
+def _beside(block: ReferenceBlock) -> ReferenceBlock:
     """A block of its own around the same weights."""
     beside = copy.copy(block)
     beside.mixer, beside.ffn = copy.copy(block.mixer), copy.copy(block.ffn)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..models.spec import Model
-from ..step.huge_pages import roomy
-from .extras import BIASES, DORA, Changes, Delta, Extras, Mixture, Pair
-from .mixture_targets import mixtures_of
-from .sites import Site
+from ..models.spec.model_spec import ModelSpec
+from ..memory.huge_pages import huge_page_tensor
+from .adapter_extras import BIASES, DORA, AdapterChanges, LowRankDelta, AdapterExtras, Mixture, Pair
+from .files.expert_adapter_targets import expert_modules_of
+from .adapter_sites import AdapterSite
 
 ALIGNED = 16  # numbers that each matrix begins at a multiple of
 ABSENT = -1
@@ -32,7 +32,7 @@ class Adapter:
     scales: float32 [sites, most pieces], what B(Ax) of each piece is multiplied with; 0: the piece is not changed.
     extras: what it has beside pairs, where its memory is.
     beside: for people, what of the whole adapter is more than pairs; its steps are the law's then, on all ranks alike.
-    most_beside: bytes of that, on the rank that has most of it.
+    most_extras: bytes of that, on the rank that has most of it.
     elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's part then.
     """
 
@@ -42,9 +42,9 @@ class Adapter:
     places: np.ndarray
     scales: np.ndarray
     widest: int = 0
-    extras: Extras = field(default_factory=Extras)
+    extras: AdapterExtras = field(default_factory=AdapterExtras)
     beside: tuple[str, ...] = ()
-    most_beside: int = 0
+    most_extras: int = 0
     elsewhere: tuple[Adapter, ...] = ()
 
     @property
@@ -60,12 +60,12 @@ class Adapter:
     def called(self, digest: str) -> Adapter:
         return replace(self, digest=digest, elsewhere=tuple(part.called(digest) for part in self.elsewhere))
 
-    def pair(self, site: Site) -> tuple[Tensor, Tensor]:
+    def pair(self, site: AdapterSite) -> tuple[Tensor, Tensor]:
         """A [pieces, rank, inputs] and B [rank, outputs], views."""
         return pair_of(self.memory, int(self.places[site.number]), site, self.rank)
 
 
-def pair_of(memory: Tensor, start: int, site: Site, rank: int) -> tuple[Tensor, Tensor]:
+def pair_of(memory: Tensor, start: int, site: AdapterSite, rank: int) -> tuple[Tensor, Tensor]:
     middle = start + aligned(len(site.modules) * rank * site.inputs)
     a = memory[start : start + len(site.modules) * rank * site.inputs].view(len(site.modules), rank, site.inputs)
     return a, memory[middle : middle + site.outputs * rank].view(rank, site.outputs)
@@ -75,31 +75,31 @@ def aligned(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def size_of(site: Site, rank: int) -> int:
+def size_of(site: AdapterSite, rank: int) -> int:
     """Numbers that a site takes."""
     return aligned(len(site.modules) * rank * site.inputs) + aligned(site.outputs * rank)
 
 
-def span_of(sites: tuple[Site, ...], rank: int) -> int:
+def pair_span_of(sites: tuple[AdapterSite, ...], rank: int) -> int:
     """Numbers that an adapter of this rank takes that changes every site."""
     return sum(size_of(site, rank) for site in sites)
 
 
-class Packing:
+class AdapterPacker:
     """Lays the pairs of an adapter, by module, and what it has beside them, into its memory, of which `memory` gives as much as it asks for.
 
     model: whose mixtures of experts may be among these; None: none are.
     """
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, model: Model | None = None, memory: Memory | None = None) -> None:
-        self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or roomy
+    def __init__(self, sites: tuple[AdapterSite, ...], dtype: torch.dtype, model: ModelSpec | None = None, memory: Memory | None = None) -> None:
+        self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or huge_page_tensor
         self._rows: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}  # by site and piece: outputs, and the module's rows there
         self._most = max((len(site.modules) for site in sites), default=1)
 
-    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None, widest: int | None = None) -> Adapter:
+    def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None, widest: int | None = None) -> Adapter:
         """widest: rank of the widest pair, where others are packed elsewhere."""
-        extras = Extras() if changes is None else self._extras(changes)
-        widest = widest_of(pairs) if widest is None else widest
+        extras = AdapterExtras() if changes is None else self._extras(changes)
+        widest = widest_rank_of(pairs) if widest is None else widest
         rank = max(8, -(-widest // 8) * 8)
         taken = [site for site in self._sites if any(module in pairs for module in site.modules)]
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
@@ -113,8 +113,8 @@ class Packing:
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
         return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
 
-    def _extras(self, changes: Changes) -> Extras:
-        return Extras(self._by_site(changes.gains), self._by_site(changes.offsets), changes.embedding, changes.head, self._mixtures(changes.mixtures))
+    def _extras(self, changes: AdapterChanges) -> AdapterExtras:
+        return AdapterExtras(self._by_site(changes.gains), self._by_site(changes.offsets), changes.embedding, changes.head, self._mixtures(changes.mixtures))
 
     def _by_site(self, values: dict[str, Tensor]) -> dict[int, Tensor]:
         """values: of the modules' outputs; zeros for modules that lack."""
@@ -131,12 +131,12 @@ class Packing:
         found: dict[int, Mixture] = {}
         for module, several in pairs.items():
             assert self._model is not None
-            if (target := mixtures_of(self._model).modules.get(module)) is not None:  # otherwise another rank's
-                deltas = [Delta(target.start, first, second, scale, target.rows) for first, second, scale in several]
+            if (target := expert_modules_of(self._model).modules.get(module)) is not None:  # otherwise another rank's
+                deltas = [LowRankDelta(target.start, first, second, scale, target.rows) for first, second, scale in several]
                 found.setdefault(target.layer, {}).setdefault(target.key, []).extend(deltas)
         return found
 
-    def _fill(self, into: tuple[Tensor, Tensor], site: Site, pairs: dict[str, Pair], scales: np.ndarray) -> None:
+    def _fill(self, into: tuple[Tensor, Tensor], site: AdapterSite, pairs: dict[str, Pair], scales: np.ndarray) -> None:
         a, b = into
         for piece, module in enumerate(site.modules):
             if module not in pairs:
@@ -146,7 +146,7 @@ class Packing:
             ours, rows = self._rows_of(site, piece)
             b[: len(first), ours] = second.to(b.dtype)[rows].T
 
-    def _rows_of(self, site: Site, piece: int) -> tuple[Tensor | slice, Tensor | slice]:
+    def _rows_of(self, site: AdapterSite, piece: int) -> tuple[Tensor | slice, Tensor | slice]:
         key = site.number, piece
         if key not in self._rows:
             ours = outputs_of(site, piece)
@@ -154,17 +154,17 @@ class Packing:
         return self._rows[key]
 
 
-def _fills(pairs: dict[str, Pair], site: Site, rank: int) -> bool:
+def _fills(pairs: dict[str, Pair], site: AdapterSite, rank: int) -> bool:
     """Whether the pairs leave nothing of the site's memory as it was."""
     whole = all(module in pairs and len(pairs[module][0]) == rank for module in site.modules)
     return whole and size_of(site, rank) == rank * (len(site.modules) * site.inputs + site.outputs)
 
 
-def widest_of(pairs: dict[str, Pair]) -> int:
+def widest_rank_of(pairs: dict[str, Pair]) -> int:
     return max((len(a) for a, *_ in pairs.values()), default=0)
 
 
-def outputs_of(site: Site, piece: int) -> Tensor:
+def outputs_of(site: AdapterSite, piece: int) -> Tensor:
     """int64, which of a product's outputs are the module's."""
     return torch.from_numpy(np.flatnonzero(site.piece_of == piece))
 
@@ -176,7 +176,7 @@ def _run(places: Tensor) -> Tensor | slice:
     return slice(first, last + 1) if follow else places
 
 
-def _digest(memory: Tensor, places: np.ndarray, scales: np.ndarray, rank: int, extras: Extras) -> str:
+def _digest(memory: Tensor, places: np.ndarray, scales: np.ndarray, rank: int, extras: AdapterExtras) -> str:
     found = hashlib.sha256(f"{rank} {memory.dtype} ".encode())
     for part in (places, scales, memory.view(torch.uint8).numpy()):
         found.update(part.tobytes() if part.ndim != 1 or part.dtype != np.uint8 else part.data)

@@ -8,21 +8,21 @@ from typing import Any
 
 from torch import Tensor
 
-from .room import AdapterInfo
-from .trained import Trained
+from .adapter_manager import AdapterInfo
+from .files.tensor_adapters import TensorAdapters
 
 
-class AdapterFront:
+class AdapterApi:
     """The adapters (LoRA) of an engine, by name. All methods are thread-safe.
 
         engine.adapters.load("sql", "adapters/sql")         # a directory of PEFT's, or a GGUF file
         engine.open(adapter="sql").extend(tokens)
 
-    `docs/adapters.md` says what is read and what is refused. ask: calls a method of `room.Adapters` where the model is.  trained: keeps
+    `docs/adapters.md` says what is read and what is refused. ask: calls a method of `room.AdapterManager` where the model is.  trained: keeps
     the files of those that came as tensors.
     """
 
-    def __init__(self, ask: Callable[..., Any], trained: Trained) -> None:
+    def __init__(self, ask: Callable[..., Any], trained: TensorAdapters) -> None:
         self._ask, self._trained = ask, trained
 
     def load(self, name: str, path: str | Path, *, pin: bool = False) -> AdapterInfo:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .mixture_targets import Key
+from .files.expert_adapter_targets import Key
 
 ALIGNED = 64  # bytes that each tensor of one piece begins at a multiple of
 DORA, BIASES = "DoRA", "biases"  # for people; both are laid out with the base's weights
@@ -19,7 +19,7 @@ Move = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Table:
+class AdaptedTable:
     """An embedding [vocabulary, hidden], or a head of that shape, as an adapter has it.
 
     whole: in place of the base's.  first [rank, inputs], second [outputs, rank]: scale * second first more, of the head; of the embedding
@@ -52,9 +52,9 @@ class Table:
             found = found + ((x @ self.first.T) @ self.second.T) * self.scale
         return found
 
-    def moved(self, move: Move) -> Table:
+    def moved(self, move: Move) -> AdaptedTable:
         whole, first, second, rows, values = (None if part is None else move(part) for part in (self.whole, self.first, self.second, self.rows, self.values))
-        return Table(whole, first, second, self.scale, rows, values)
+        return AdaptedTable(whole, first, second, self.scale, rows, values)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
@@ -64,24 +64,24 @@ Pair = tuple[Tensor, Tensor, float]  # of a module: A [rank, inputs], B [outputs
 
 
 @dataclass(frozen=True)
-class Changes:
+class AdapterChanges:
     """What an adapter has beside the pairs of its layers, as the modules of the whole model have it.
 
-    gains, offsets: float32 [outputs] by module, see `Extras`; of DoRA the other factor lies in the pairs.
+    gains, offsets: float32 [outputs] by module, see `AdapterExtras`; of DoRA the other factor lies in the pairs.
     mixtures: pairs of the modules of mixtures of experts, of which one may have several.
     """
 
     gains: dict[str, Tensor] = field(default_factory=dict)
     offsets: dict[str, Tensor] = field(default_factory=dict)
-    embedding: Table | None = None
-    head: Table | None = None
+    embedding: AdaptedTable | None = None
+    head: AdaptedTable | None = None
     mixtures: dict[str, list[Pair]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.gains or self.offsets or self.embedding or self.head or self.mixtures)
 
 
-class Delta(NamedTuple):
+class LowRankDelta(NamedTuple):
     """What a pair adds to the outputs of a product that its module has: scale * second (first x). first: [rank, inputs].  second: [outputs, rank].
 
     start: of the module's outputs the first, which follow each other; or `rows`: int64 [outputs], where each of them is.
@@ -93,15 +93,15 @@ class Delta(NamedTuple):
     scale: float
     rows: Tensor | None = None
 
-    def moved(self, move: Move) -> Delta:
-        return Delta(self.start, move(self.first), move(self.second), self.scale, None if self.rows is None else move(self.rows))
+    def moved(self, move: Move) -> LowRankDelta:
+        return LowRankDelta(self.start, move(self.first), move(self.second), self.scale, None if self.rows is None else move(self.rows))
 
 
-Mixture = dict[Key, list[Delta]]  # by product
+Mixture = dict[Key, list[LowRankDelta]]  # by product
 
 
 @dataclass(frozen=True)
-class Extras:
+class AdapterExtras:
     """By number of a site, float32 [outputs]: the base's y becomes y + gain * y + offset, before the pair's part is added.
 
     gains: of DoRA, whose other factor lies in the pairs.  offsets: of biases.
@@ -111,8 +111,8 @@ class Extras:
 
     gains: dict[int, Tensor] = field(default_factory=dict)
     offsets: dict[int, Tensor] = field(default_factory=dict)
-    embedding: Table | None = None
-    head: Table | None = None
+    embedding: AdaptedTable | None = None
+    head: AdaptedTable | None = None
     mixtures: dict[int, Mixture] = field(default_factory=dict)
     piece: Tensor | None = None
 
@@ -144,22 +144,22 @@ class Extras:
             found = found + self.offsets[site]
         return found.to(y.dtype)
 
-    def on(self, device: torch.device) -> Extras:
+    def on(self, device: torch.device) -> AdapterExtras:
         """The same there, once what was queued before has run."""
         return self if device.type == "cpu" or not self else self.copied(lambda piece: piece.to(device, non_blocking=True))
 
-    def locked(self) -> Extras:
+    def locked(self) -> AdapterExtras:
         """The same in pages that a GPU copies from by itself."""
         return self.together(True)
 
-    def copied(self, copy: Callable[[Tensor], Tensor]) -> Extras:
+    def copied(self, copy: Callable[[Tensor], Tensor]) -> AdapterExtras:
         """The same in a copy of its piece."""
         if self.piece is None:
             return self.together(False).copied(copy)
         start, there = self.piece.data_ptr(), copy(self.piece)
         return self._moved(lambda tensor: _within(there, tensor.data_ptr() - start, tensor), there)
 
-    def together(self, locked: bool) -> Extras:
+    def together(self, locked: bool) -> AdapterExtras:
         """The same in one piece of memory."""
         apart = {id(tensor): tensor for tensor in self.tensors()}  # some belong to several modules
         starts = list(accumulate((-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in apart.values()), initial=0))
@@ -167,11 +167,11 @@ class Extras:
         laid = {key: _within(piece, start, tensor).copy_(tensor) for start, (key, tensor) in zip(starts, apart.items(), strict=False)}
         return self._moved(lambda tensor: laid[id(tensor)], piece)
 
-    def _moved(self, move: Move, piece: Tensor | None = None) -> Extras:
+    def _moved(self, move: Move, piece: Tensor | None = None) -> AdapterExtras:
         gains, offsets = ({site: move(each) for site, each in found.items()} for found in (self.gains, self.offsets))
         embedding, head = (None if table is None else table.moved(move) for table in (self.embedding, self.head))
         mixtures = {layer: {key: [delta.moved(move) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
-        return Extras(gains, offsets, embedding, head, mixtures, piece)
+        return AdapterExtras(gains, offsets, embedding, head, mixtures, piece)
 
     def digest_into(self, found: hashlib._Hash) -> None:
         for name, tensor in self._named():
@@ -188,7 +188,7 @@ class Extras:
         for layer, key, delta in self._deltas():
             yield from ((f"{layer} {key}", tensor) for tensor in (delta.first, delta.second, delta.rows) if tensor is not None)
 
-    def _deltas(self) -> Iterator[tuple[int, Key, Delta]]:
+    def _deltas(self) -> Iterator[tuple[int, Key, LowRankDelta]]:
         for layer, mixture in sorted(self.mixtures.items()):
             for key, deltas in sorted(mixture.items(), key=repr):
                 yield from ((layer, key, delta) for delta in deltas)

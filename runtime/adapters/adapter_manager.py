@@ -11,11 +11,11 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..step.adapter_rows import NONE
-from ..values import shown
-from .of_step import OfStep
-from .shadow import Shadow
-from .slots import Slots
-from .store import HostStore, Kept
+from ..common.argument_checks import shown
+from .batch_adapters import BatchAdapters
+from .adapted_model import AdaptedModel
+from .adapter_slots import AdapterSlots
+from .adapter_store import AdapterHostStore, StoredAdapter
 
 log = logging.getLogger("sgl.runtime")
 MOST_NAME = 200  # characters
@@ -49,20 +49,20 @@ class AdapterInfo:
 
 
 @dataclass(slots=True)
-class Named:
-    kept: Kept
+class NamedAdapter:
+    kept: StoredAdapter
     pinned: bool
     path: str
     outside: str
 
 
-class Adapters(OfStep):
+class AdapterManager(BatchAdapters):
     """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run outside of the compiled step or of CUDA graphs are refused."""
 
-    def __init__(self, store: HostStore, slots: Slots, shadow: Shadow, strict: bool = False) -> None:
+    def __init__(self, store: AdapterHostStore, slots: AdapterSlots, shadow: AdaptedModel, strict: bool = False) -> None:
         super().__init__(slots, shadow)
         self.store, self._strict = store, strict
-        self._names: dict[str, Named] = {}
+        self._names: dict[str, NamedAdapter] = {}
 
     def load(self, name: str, path: str, pin: bool = False) -> AdapterInfo:
         """Read an adapter; the name means it from here on, whatever it meant before."""
@@ -74,9 +74,9 @@ class Adapters(OfStep):
             raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of {self.shadow.law.fast}; merge it into its base, or leave strict out")
         with self.store.lock:
             before = self._names.get(name)
-            self._names[name] = Named(self.store.name(adapter, Path(path), pin), pin, path, outside)
+            self._names[name] = NamedAdapter(self.store.name(adapter, Path(path), pin), pin, path, outside)
             if before is not None:
-                self.store.unname(before.kept, before.pinned)
+                self.store.remove_name(before.kept, before.pinned)
             return self._info(name)
 
     def unload(self, name: str) -> None:
@@ -89,7 +89,7 @@ class Adapters(OfStep):
                     "this name: they keep theirs"
                 )
             del self._names[name]
-            self.store.unname(found.kept, found.pinned)
+            self.store.remove_name(found.kept, found.pinned)
 
     def pin(self, name: str, pinned: bool = True) -> AdapterInfo:
         """Keep an adapter in main memory, or no longer."""
@@ -135,14 +135,14 @@ class Adapters(OfStep):
             self.slots.forget(digest)
 
     def take(self, digest: str, waits: bool) -> bool:
-        """A place on the device for a sequence that joins the batch. See `Slots.take`. Raises what reading it again raised."""
+        """A place on the device for a sequence that joins the batch. See `AdapterSlots.take`. Raises what reading it again raised."""
         adapter = None if self.slots.has(digest) else self.store.memory(digest)
         return self.slots.take(digest, adapter, waits)
 
     def drop(self, digest: str) -> None:
         self.slots.drop(digest)
 
-    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
+    def adapter_slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         return [self.slots.slot_of(digest) if digest else NONE for digest in digests]
 
     def rebase(self) -> None:
@@ -167,7 +167,7 @@ class Adapters(OfStep):
         where = "device" if self.slots.has(kept.digest) else "disk" if kept.adapter is None else "host"
         return AdapterInfo(name, kept.digest, kept.rank, kept.padded, kept.bytes, where, named.pinned, kept.uses, kept.opened, named.path, named.outside)
 
-    def _named(self, name: str) -> Named:
+    def _named(self, name: str) -> NamedAdapter:
         if name not in self._names:
             raise unknown(name, list(self._names))
         return self._names[name]

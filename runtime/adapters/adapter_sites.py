@@ -11,23 +11,23 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 import torch
 
-from ..layers.linear import Linear
-from ..models.attention import AttentionPart
-from ..models.block import Block
-from ..models.conv import ShortConvPart
+from ..layers.linear_layers import Linear
+from ..models.reference.reference_attention import ReferenceAttention
+from ..models.reference.reference_block import ReferenceBlock
+from ..models.reference.reference_short_conv import ReferenceShortConv
 from ..models.decoder import Decoder
-from ..models.delta import DeltaPart
-from ..models.feedforward import GatedPart, PlainPart
-from ..models.latent import LatentPart
-from ..models.mamba1 import Mamba1Part
-from ..models.mamba2 import Mamba2Part
-from ..models.mixer import MixerPart
-from ..models.spec import Model
+from ..models.reference.reference_delta_net import ReferenceDeltaNet
+from ..models.reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
+from ..models.reference.reference_latent_attention import ReferenceLatentAttention
+from ..models.reference.reference_mamba1 import ReferenceMamba1
+from ..models.reference.reference_mamba2 import ReferenceMamba2
+from ..models.reference.reference_mixer import ReferenceMixer
+from ..models.spec.model_spec import ModelSpec
 
 WEIGHT = ".weight"
 
 
-class Run(NamedTuple):
+class OutputRun(NamedTuple):
     """Outputs `start` to `stop` of a product belong to its piece `piece`, in any order."""
 
     piece: int
@@ -36,14 +36,14 @@ class Run(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class AdapterSite:
     """A product that adapters add to.
 
     layer, holder, name: the product is the attribute `name` of the layer's `holder` ("mixer" or "ffn").
     modules: the checkpoint's modules whose outputs these are, the pieces.  sizes: outputs of each.
     piece_of, row_of: int64 [outputs], the piece of each output and its row there.
     runs: the outputs by piece, in order.
-    by_law: nothing else adds to it.
+    by_reference: nothing else adds to it.
     """
 
     number: int
@@ -56,38 +56,38 @@ class Site:
     sizes: tuple[int, ...]
     piece_of: np.ndarray
     row_of: np.ndarray
-    runs: tuple[Run, ...]
-    by_law: bool = False
+    runs: tuple[OutputRun, ...]
+    by_reference: bool = False
 
 
 @lru_cache(maxsize=4)
-def sites_of(model: Model, by_law: bool = False) -> tuple[Site, ...]:
-    """In the order of the step. Nothing of the weights is needed. by_law: those too that only the law adds to."""
+def sites_of(model: ModelSpec, by_reference: bool = False) -> tuple[AdapterSite, ...]:
+    """In the order of the step. Nothing of the weights is needed. by_reference: those too that only the law adds to."""
     twin = Decoder(model, torch.float32, "cpu", allocate=False)
-    found: list[Site] = []
+    found: list[AdapterSite] = []
     for block in twin.layers:
-        for holder, name in _products(block, by_law):
+        for holder, name in _products(block, by_reference):
             if (site := _site(len(found), block, holder, name)) is not None:
                 found.append(site)
     return tuple(found)
 
 
-def _products(block: Block, by_law: bool) -> Iterator[tuple[str, str]]:
+def _products(block: ReferenceBlock, by_reference: bool) -> Iterator[tuple[str, str]]:
     """Of the parts whose products are plain ones of what the checkpoint's module is given."""
-    if isinstance(block.mixer, AttentionPart) or (by_law and _is_plain(block.mixer)):
+    if isinstance(block.mixer, ReferenceAttention) or (by_reference and _is_plain(block.mixer)):
         yield from (("mixer", name) for holder, name in block.mixer.products() if holder is block.mixer)
-    if isinstance(block.ffn, GatedPart | PlainPart):
+    if isinstance(block.ffn, ReferenceGatedFFN | ReferencePlainFFN):
         yield from (("ffn", name) for _, name in block.ffn.products())
 
 
-def _is_plain(mixer: object) -> TypeGuard[MixerPart]:
+def _is_plain(mixer: object) -> TypeGuard[ReferenceMixer]:
     """Whether the law computes its products one by one, from what the modules are given, and with their rows as they are."""
-    if isinstance(mixer, Mamba2Part):
+    if isinstance(mixer, ReferenceMamba2):
         return not mixer.part.scales
-    return isinstance(mixer, LatentPart | DeltaPart | Mamba1Part | ShortConvPart)
+    return isinstance(mixer, ReferenceLatentAttention | ReferenceDeltaNet | ReferenceMamba1 | ReferenceShortConv)
 
 
-def _site(number: int, block: Block, holder: str, name: str) -> Site | None:
+def _site(number: int, block: ReferenceBlock, holder: str, name: str) -> AdapterSite | None:
     """None: its rows are no module's of the checkpoint."""
     part = getattr(block, holder)
     product: Linear = getattr(part, name)
@@ -101,7 +101,7 @@ def _site(number: int, block: Block, holder: str, name: str) -> Site | None:
     order = _order(part, product)
     piece_of, row_of = piece_of[order], row_of[order]
     modules, sizes = tuple(module for module, *_ in loaded), tuple(rows for *_, rows in loaded)
-    return Site(number, block.index, holder, name, inputs, len(order), modules, sizes, piece_of, row_of, tuple(_runs(piece_of)), _is_plain(part))
+    return AdapterSite(number, block.index, holder, name, inputs, len(order), modules, sizes, piece_of, row_of, tuple(_runs(piece_of)), _is_plain(part))
 
 
 def _rows(shape: torch.Size, product: Linear) -> int:
@@ -109,19 +109,19 @@ def _rows(shape: torch.Size, product: Linear) -> int:
     return shape[0] if product.weight.is_contiguous() else shape[1]
 
 
-def _order(part: MixerPart | GatedPart | PlainPart, product: Linear) -> np.ndarray:
+def _order(part: ReferenceMixer | ReferenceGatedFFN | ReferencePlainFFN, product: Linear) -> np.ndarray:
     """Which of the loaded rows each output is, int64."""
-    if not isinstance(part, GatedPart | PlainPart):
+    if not isinstance(part, ReferenceGatedFFN | ReferencePlainFFN):
         for other, rows in part.orders():
             if other is product:
                 return rows
     outputs = product.weight.shape[0]
-    if isinstance(part, GatedPart) and product is part.gate_up and part.row_order is not None:
+    if isinstance(part, ReferenceGatedFFN) and product is part.gate_up and part.row_order is not None:
         return part.row_order
     return np.arange(outputs)
 
 
-def _runs(piece_of: np.ndarray) -> Iterator[Run]:
+def _runs(piece_of: np.ndarray) -> Iterator[OutputRun]:
     borders = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(piece_of)]
     for start, stop in itertools.pairwise(borders):
-        yield Run(int(piece_of[start]), start, stop)
+        yield OutputRun(int(piece_of[start]), start, stop)

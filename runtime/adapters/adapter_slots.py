@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers import cpu
-from .adapter import Adapter, span_of
-from .sites import Site
+from ..layers import cpu_kernels
+from .adapter import Adapter, pair_span_of
+from .adapter_sites import AdapterSite
 
 CLASSES = (8, 16, 32, 64, 128, 256, 512, 1024)
 GROWN = 8  # slots of a class where none were asked for
@@ -28,7 +28,7 @@ PATIENCE = 16  # refusals after which a slot is emptied for one that waits
 RESERVED = 1.0  # seconds for which a slot that was filled for one who waits is kept for it, since it last asked
 
 
-class Slot:
+class AdapterSlot:
     """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch that use it.
 
     reserved: until when it is kept for who it was filled for, who waits for the copy.
@@ -48,7 +48,7 @@ class Slot:
         return not self.holds and self.reserved <= time.monotonic()
 
 
-class Slots:
+class AdapterSlots:
     """Only the scheduler thread calls this.
 
     counts: slots by class of rank.  grows: classes that lack are made when an adapter needs one.
@@ -57,13 +57,13 @@ class Slots:
     hits, misses: sequences that found their adapter in a slot, or waited for it.  loads, evictions: of slots.
     """
 
-    def __init__(self, sites: tuple[Site, ...], dtype: torch.dtype, device: torch.device, counts: Mapping[int, int], grows: bool, room: int | None = None) -> None:
+    def __init__(self, sites: tuple[AdapterSite, ...], dtype: torch.dtype, device: torch.device, counts: Mapping[int, int], grows: bool, room: int | None = None) -> None:
         self._sites, self._dtype, self.device, self._grows, self.room = sites, dtype, device, grows, room
-        self.slots: list[Slot] = []
+        self.slots: list[AdapterSlot] = []
         self.hits = self.misses = self.loads = self.evictions = 0
         self.version = self._clock = 0
         self._refused: dict[str, int] = {}
-        self._draining: tuple[str, Slot] | None = None  # for whom nobody else takes a slot any more
+        self._draining: tuple[str, AdapterSlot] | None = None  # for whom nobody else takes a slot any more
         self._silent = 0  # times that others asked since that one did
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._read: deque[tuple[Any, Adapter]] = deque()  # what copies under way read, each before its event: nobody else may write there
@@ -153,17 +153,17 @@ class Slots:
     def check_fits(self, adapter: Adapter, name: str) -> None:
         """Raise ConfigError where no slot is wide enough for an adapter, or there is too little room for what it has beside pairs."""
         rank = adapter.rank
-        if self.room is not None and adapter.most_beside > self.room:
-            raise ConfigError(f"adapter {name!r} has {adapter.most_beside:,} bytes beside its pairs ({', '.join(adapter.beside)}), and {self.room:,} are set aside for it on the device: open the engine with a larger adapter_extras, such as '{-(-adapter.most_beside // 2**20)}MB'")
+        if self.room is not None and adapter.most_extras > self.room:
+            raise ConfigError(f"adapter {name!r} has {adapter.most_extras:,} bytes beside its pairs ({', '.join(adapter.beside)}), and {self.room:,} are set aside for it on the device: open the engine with a larger adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'")
         if rank <= self.most_rank:
             return
         there = f"slots here take ranks up to {self.most_rank}" if self.slots else "no slots were reserved on the device"
         raise ConfigError(f"adapter {name!r} has rank {rank}, {there}: open the engine with adapter_slots={{{class_of(rank)}: 8}}, or as many as run at a time")
 
-    def _find(self, digest: str) -> Slot | None:
+    def _find(self, digest: str) -> AdapterSlot | None:
         return next((slot for slot in self.slots if slot.there is not None and slot.there.digest == digest), None)
 
-    def _free_for(self, adapter: Adapter) -> Slot | None:
+    def _free_for(self, adapter: Adapter) -> AdapterSlot | None:
         if self._grows and not any(slot.rank >= adapter.rank for slot in self.slots):
             self._make([class_of(adapter.rank)] * GROWN)
         wide = [slot for slot in self.slots if slot.rank >= adapter.rank]
@@ -172,15 +172,15 @@ class Slots:
         if found is None:
             self._wait_longer(adapter, [slot for slot in wide if slot.holds])
         elif not self._makes_room(adapter, found):
-            self._wait_longer(adapter, [slot for slot in self.slots if slot.there is not None and slot.there.most_beside and slot.holds])
+            self._wait_longer(adapter, [slot for slot in self.slots if slot.there is not None and slot.there.most_extras and slot.holds])
             return None
         return found
 
-    def _makes_room(self, adapter: Adapter, chosen: Slot) -> bool:
+    def _makes_room(self, adapter: Adapter, chosen: AdapterSlot) -> bool:
         """Empty slots that nobody holds, until there is room for what this adapter has beside pairs; False: there would not be."""
-        others = {slot.number: slot.there.most_beside for slot in self.slots if slot is not chosen and slot.there is not None}
+        others = {slot.number: slot.there.most_extras for slot in self.slots if slot is not chosen and slot.there is not None}
         idle = sorted((number for number in others if others[number] and self.slots[number].is_free), key=lambda number: self.slots[number].used)
-        over = 0 if self.room is None else adapter.most_beside + sum(others.values()) - self.room
+        over = 0 if self.room is None else adapter.most_extras + sum(others.values()) - self.room
         if over > sum(others[number] for number in idle) or self._others_wait(adapter):
             return False
         while over > 0:
@@ -191,9 +191,9 @@ class Slots:
 
     def _others_wait(self, adapter: Adapter) -> bool:
         """Whether the room that it wants is being emptied for another one."""
-        return self.room is not None and adapter.most_beside > 0 and self._draining is not None and self._draining[0] != adapter.digest
+        return self.room is not None and adapter.most_extras > 0 and self._draining is not None and self._draining[0] != adapter.digest
 
-    def _wait_longer(self, adapter: Adapter, held: list[Slot]) -> None:
+    def _wait_longer(self, adapter: Adapter, held: list[AdapterSlot]) -> None:
         """Popular adapters would keep their slots, and the room, for ever: after some time one of those that are held is emptied for whoever waits."""
         count = self._refused[adapter.digest] = self._refused.get(adapter.digest, 0) + 1
         done = self._draining is None or (self._draining[0] == adapter.digest and not self._draining[1].holds)  # one of them was not enough
@@ -206,7 +206,7 @@ class Slots:
         if self._silent > SILENCE:
             self._draining = None
 
-    def _load(self, slot: Slot, adapter: Adapter) -> None:
+    def _load(self, slot: AdapterSlot, adapter: Adapter) -> None:
         if slot.there is not None:
             slot.there, self.evictions = None, self.evictions + 1  # its memory may be needed
         if self._draining is not None and self._draining[0] == adapter.digest:
@@ -227,7 +227,7 @@ class Slots:
         while self._read and self._read[0][0].query():
             self._read.popleft()
 
-    def placed(self, slot: Slot) -> None:
+    def placed(self, slot: AdapterSlot) -> None:
         """What lies in a slot is another now."""
 
     def wait_for(self, number: int) -> None:
@@ -245,7 +245,7 @@ class Slots:
         self._stream.wait_stream(torch.cuda.current_stream(self.device))  # steps under way may still read what lies there
         return torch.cuda.stream(self._stream)
 
-    def _is_ready(self, slot: Slot, waits: bool) -> bool:
+    def _is_ready(self, slot: AdapterSlot, waits: bool) -> bool:
         if slot.copied is None:
             return True
         if waits and not slot.copied.query():
@@ -256,21 +256,21 @@ class Slots:
 
     def _make(self, ranks: Sequence[int]) -> None:
         """Slots in one piece of memory."""
-        spans = [span_of(self._sites, rank) for rank in ranks]
+        spans = [pair_span_of(self._sites, rank) for rank in ranks]
         memory = self._memory(sum(spans))
-        self.slots += [Slot(len(self.slots) + i, rank, part) for i, (rank, part) in enumerate(zip(ranks, memory.split(spans), strict=True))]
+        self.slots += [AdapterSlot(len(self.slots) + i, rank, part) for i, (rank, part) in enumerate(zip(ranks, memory.split(spans), strict=True))]
 
     def _memory(self, count: int) -> Tensor:
         """On a CPU on huge pages: kernels go through the rows of a matrix side by side."""
-        if self.device.type != "cpu" or cpu.kernels is None or not count:
+        if self.device.type != "cpu" or cpu_kernels.kernels is None or not count:
             return torch.zeros(count, dtype=self._dtype, device=self.device)
-        return cpu.huge_space(count * self._dtype.itemsize).view(self._dtype).zero_()
+        return cpu_kernels.huge_page_bytes(count * self._dtype.itemsize).view(self._dtype).zero_()
 
 
 def class_of(rank: int) -> int:
     return next(each for each in CLASSES if each >= rank)
 
 
-def bytes_of(sites: Iterable[Site], counts: Mapping[int, int], itemsize: int) -> int:
+def bytes_of(sites: Iterable[AdapterSite], counts: Mapping[int, int], itemsize: int) -> int:
     """That slots take on the device."""
-    return sum(count * span_of(tuple(sites), rank) * itemsize for rank, count in counts.items())
+    return sum(count * pair_span_of(tuple(sites), rank) * itemsize for rank, count in counts.items())

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError, RuntimeFailure
-from ..step.locked_pool import LockedPool
+from ..memory.pinned_memory_pool import PinnedMemoryPool
 from .adapter import Adapter
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredAdapter:
     """An adapter by its digest. adapter: None: it was let go, and is read again when it is wanted.
 
     paths: that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is computed with.  on_base: see `Adapter`.  names: how many names mean it; pinned: how many of these keep it here.  uses: sequences that are open with it.
@@ -37,7 +37,7 @@ class Kept:
     reading: Future[Adapter] | None = None
 
 
-class HostStore:
+class AdapterHostStore:
     """All methods are thread-safe. read: reads a directory.  budget: bytes; what is pinned or in use may exceed it.
 
     locked: the pool that `read` lays pairs into; None: main memory may be paged out.
@@ -45,9 +45,9 @@ class HostStore:
     reads: of files, those that were let go before included.  let_go: adapters that had to make room.
     """
 
-    def __init__(self, read: Callable[[Path], Adapter], budget: int, locked: LockedPool | None = None) -> None:
+    def __init__(self, read: Callable[[Path], Adapter], budget: int, locked: PinnedMemoryPool | None = None) -> None:
         self._read, self._budget, self._locked = read, budget, locked
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, StoredAdapter] = {}
         self._clock = 0
         self._reader: ThreadPoolExecutor | None = None
         self.lock = threading.RLock()
@@ -64,10 +64,10 @@ class HostStore:
         adapter = self._read(path)
         return adapter if self._locked is None else replace(adapter, extras=adapter.extras.locked())
 
-    def name(self, adapter: Adapter, path: Path, pinned: bool) -> Kept:
+    def name(self, adapter: Adapter, path: Path, pinned: bool) -> StoredAdapter:
         """One more name means this adapter."""
         with self.lock:
-            kept = self._kept.setdefault(adapter.digest, Kept([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None, adapter.on_base))
+            kept = self._kept.setdefault(adapter.digest, StoredAdapter([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None, adapter.on_base))
             kept.paths = [each for each in kept.paths if each != path and each.exists()] + [path]
             kept.adapter = kept.adapter or adapter
             kept.names, kept.pinned = kept.names + 1, kept.pinned + pinned
@@ -75,7 +75,7 @@ class HostStore:
             self._make_room(kept)
             return kept
 
-    def unname(self, kept: Kept, pinned: bool) -> bool:
+    def remove_name(self, kept: StoredAdapter, pinned: bool) -> bool:
         """A name less; True: nobody can ask for it any more, and it is forgotten."""
         with self.lock:
             kept.names, kept.pinned = kept.names - 1, kept.pinned - pinned
@@ -89,13 +89,13 @@ class HostStore:
             self._touch(kept)
 
     def leave(self, digest: str) -> bool:
-        """Such a sequence was closed; True as for `unname`."""
+        """Such a sequence was closed; True as for `remove_name`."""
         with self.lock:
             kept = self.of(digest)
             kept.uses -= 1
             return self._tidy(kept)
 
-    def of(self, digest: str) -> Kept:
+    def of(self, digest: str) -> StoredAdapter:
         if digest not in self._kept:
             raise RuntimeFailure(f"no adapter of digest {digest} is loaded; load it and open another sequence")
         return self._kept[digest]
@@ -113,19 +113,19 @@ class HostStore:
                 kept.reading = self._reader.submit(self._again, kept)
             return kept.adapter
 
-    def renew(self, kept: Kept) -> Adapter:
+    def renew(self, kept: StoredAdapter) -> Adapter:
         """Read again, as the base is another. Raises what that raises."""
         adapter = self._again(kept)
         with self.lock:
             kept.adapter, kept.reading = None if kept.adapter is None else adapter, None
         return adapter
 
-    def release(self, kept: Kept) -> None:
+    def release(self, kept: StoredAdapter) -> None:
         """Hold it no longer: who wants it has it read again."""
         with self.lock:
             kept.adapter = kept.reading = None
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[StoredAdapter]:
         with self.lock:
             return iter(list(self._kept.values()))
 
@@ -135,7 +135,7 @@ class HostStore:
         if self._locked is not None:
             self._locked.close()
 
-    def _again(self, kept: Kept) -> Adapter:
+    def _again(self, kept: StoredAdapter) -> Adapter:
         with torch.inference_mode():
             path = next((each for each in reversed(kept.paths) if each.exists()), kept.paths[-1])  # of several names one may be gone
             adapter = self.fresh(path)
@@ -143,17 +143,17 @@ class HostStore:
             raise CheckpointError(f"{path} holds another adapter than the one that was loaded from it; load it again and open another sequence")
         return adapter
 
-    def _touch(self, kept: Kept) -> None:
+    def _touch(self, kept: StoredAdapter) -> None:
         self._clock += 1
         kept.used = self._clock
 
-    def _tidy(self, kept: Kept) -> bool:
+    def _tidy(self, kept: StoredAdapter) -> bool:
         if kept.names or kept.uses or self._kept.get(kept.digest) is not kept:
             return False
         del self._kept[kept.digest]
         return True
 
-    def _make_room(self, spared: Kept) -> None:
+    def _make_room(self, spared: StoredAdapter) -> None:
         for kept in sorted(self._kept.values(), key=lambda each: each.used):
             if self.bytes <= self._budget:
                 return

@@ -6,18 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from ..step.adapter_rows import NONE, AdapterRows
-from .product import rows_of
-from .shadow import Shadow
-from .slots import Slots
+from .lora_linear import rows_of
+from .adapted_model import AdaptedModel
+from .adapter_slots import AdapterSlots
 
 
-class OfStep(ABC):
-    def __init__(self, slots: Slots, shadow: Shadow) -> None:
+class BatchAdapters(ABC):
+    def __init__(self, slots: AdapterSlots, shadow: AdaptedModel) -> None:
         self.slots, self.shadow = slots, shadow
         self._newest: tuple[object, AdapterRows | None] | None = None
 
     @abstractmethod
-    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
+    def adapter_slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         """Of the sequences of a step; "" has none."""
 
     def captures(self, slots: Sequence[int]) -> bool:
@@ -28,15 +28,15 @@ class OfStep(ABC):
         """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
         asked = list(digests), tuple(lengths), tuple(wanted), self.slots.version
         if self._newest is None or self._newest[0] != asked:  # of decode steps one is like the next, and slots that are held stay
-            slots = self.slots_for(asked[0])
+            slots = self.adapter_slots_for(asked[0])
             self._newest = asked, None if all(slot == NONE for slot in slots) else rows_of(slots, lengths, wanted)
         return self._newest[1]
 
 
-class ByNumber(OfStep):
+class BatchAdaptersBySlot(BatchAdapters):
     """Of sequences that call an adapter by the slot that it lies in, as on a rank above 0, which knows no more of it."""
 
-    def slots_for(self, digests: Iterable[str]) -> Sequence[int]:
+    def adapter_slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         found = [int(digest) if digest else NONE for digest in digests]
         for slot in {*found} - {NONE}:
             self.slots.wait_for(slot)

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers import cpu
+from ..layers import cpu_kernels
 from ..step.adapter_rows import AdapterRows
 from .adapter import ABSENT, Adapter
-from .product import Law, Resident
-from .sites import Site
+from .lora_linear import ReferenceAdapters, AdapterResidency
+from .adapter_sites import AdapterSite
 
 WORDS = 10  # of the struct Pair
 PLACES = {("mixer", "qkv"): 0, ("mixer", "output"): 1, ("ffn", "gate_up"): 2, ("ffn", "up"): 2, ("ffn", "down"): 3}  # in a layer
@@ -18,18 +18,18 @@ SITES = 4
 BLOCK = 32
 
 
-class CompiledLaw(Law):
+class CpuAdapterProducts(ReferenceAdapters):
     """A row's bits are the same in any batch, in the compiled step and out of it. Pairs are packed in their slots, where nobody else reads them."""
 
     name = "compiled"
     fast, in_step = "the compiled step", True
 
-    def __init__(self, resident: Resident, sites: tuple[Site, ...], layers: int, by_row: bool = False) -> None:
+    def __init__(self, resident: AdapterResidency, sites: tuple[AdapterSite, ...], layers: int, by_row: bool = False) -> None:
         """layers: of the model, also those that have no site: the step looks at the next product's pair."""
         super().__init__(resident, by_row)
         self._layers = layers
-        self._sites = [site for site in sites if not site.by_law]
-        self._apart = [site.number for site in sites if site.by_law]
+        self._sites = [site for site in sites if not site.by_reference]
+        self._apart = [site.number for site in sites if site.by_reference]
         self._runs = [np.array(site.runs, np.int64).ravel() for site in self._sites]
         self._pairs: dict[int, tuple[Adapter, np.ndarray]] = {}  # of each slot what lay there, and the structs for it
         self._table = np.zeros(0, np.int64)
@@ -50,15 +50,15 @@ class CompiledLaw(Law):
         self._table = table
         rows.compiled = self._pointer(len(rows.tokens)), table.ctypes.data
 
-    def is_special(self, adapter: Adapter) -> bool:
-        return super().is_special(adapter) or bool((adapter.places[self._apart] != ABSENT).any())
+    def has_extras(self, adapter: Adapter) -> bool:
+        return super().has_extras(adapter) or bool((adapter.places[self._apart] != ABSENT).any())
 
-    def add(self, y: Tensor, x: Tensor, site: Site, begun: Tensor | None = None) -> Tensor:
-        if site.by_law:
+    def add(self, y: Tensor, x: Tensor, site: AdapterSite, begun: Tensor | None = None) -> Tensor:
+        if site.by_reference:
             return super().add(y, x, site)
         x, number = x.contiguous(), site.layer * SITES + PLACES[site.holder, site.name]
         into = y if y.is_contiguous() else y.contiguous()
-        cpu.kernels.adapt(cpu.KINDS[x.dtype], self._table.ctypes.data, self._pointer(len(x)), number, len(x), site.inputs, site.outputs, x.data_ptr(), into.data_ptr())
+        cpu_kernels.kernels.adapt(cpu_kernels.KINDS[x.dtype], self._table.ctypes.data, self._pointer(len(x)), number, len(x), site.inputs, site.outputs, x.data_ptr(), into.data_ptr())
         return into
 
     def _pointer(self, rows: int) -> int:
@@ -87,10 +87,10 @@ class CompiledLaw(Law):
         return words
 
 
-def can_pack(site: Site, dtype: torch.dtype) -> bool:
+def can_pack(site: AdapterSite, dtype: torch.dtype) -> bool:
     """Whether the kernels take a site's pairs packed, which is faster (layers/cpu_adapt_wide.h)."""
     whole = site.inputs % BLOCK == 0 and all(run.start % BLOCK == run.stop % BLOCK == 0 for run in site.runs)
-    return whole and dtype == torch.bfloat16 and bool(cpu.kernels.NATIVE_BFLOAT16)
+    return whole and dtype == torch.bfloat16 and bool(cpu_kernels.kernels.NATIVE_BFLOAT16)
 
 
 def pack(a: Tensor, b: Tensor) -> None:

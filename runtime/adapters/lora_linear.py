@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..models.paired import Paired
+from ..layers.linear_layers import Linear
+from ..models.gpu.lora_gemv_linear import LoraGemvLinear
 from ..step.adapter_rows import NONE, AdapterRows
 from .adapter import ABSENT, Adapter
-from .extras import Extras
-from .sites import Site
+from .adapter_extras import AdapterExtras
+from .adapter_sites import AdapterSite
 
 if TYPE_CHECKING:
-    from ..kernels.join import NormWeights
-    from ..kernels.one_row_adapted import RowPair
+    from ..kernels.residual_norm import NormWeights
+    from ..kernels.gemv.gemv_lora import GemvLora
 
 
-class Resident(Protocol):
+class AdapterResidency(Protocol):
     """What is in the slots. See `slots.Slots`."""
 
     version: int
@@ -28,12 +28,12 @@ class Resident(Protocol):
     def adapter(self, slot: int) -> Adapter: ...
 
 
-class Law:
+class ReferenceAdapters:
     """Adds for the rows of the step at hand, which `rows` are.
 
     name: of who computes it.  why: nothing faster does.
     fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.  capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
-    one_row: kernels of a single row add what its adapter does, see `takes_row`.
+    one_row: kernels of a single row add what its adapter does, see `supports_gemv`.
     places: how many slots there are, of a capturable one.
     special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
     """
@@ -45,7 +45,7 @@ class Law:
     places = 0
     rows: AdapterRows
 
-    def __init__(self, resident: Resident, by_row: bool = False) -> None:
+    def __init__(self, resident: AdapterResidency, by_row: bool = False) -> None:
         self._resident, self._by_row = resident, by_row
         self.special: list[int] = []
 
@@ -53,54 +53,54 @@ class Law:
         """A step begins."""
         self.rows = rows
         used = [int(slot) for slot in np.unique(rows.tokens) if slot >= 0]
-        self.special = [slot for slot in used if self.is_special(self._resident.adapter(slot))]
+        self.special = [slot for slot in used if self.has_extras(self._resident.adapter(slot))]
 
-    def is_special(self, adapter: Adapter) -> bool:
+    def has_extras(self, adapter: Adapter) -> bool:
         """Whether its steps are the law's; on GPUs all ranks must say the same."""
         return bool(adapter.beside)
 
     @property
-    def extras(self) -> list[Extras]:
+    def extras(self) -> list[AdapterExtras]:
         """Of the special ones of the step at hand."""
         return [self._resident.adapter(slot).extras for slot in self.special]
 
     def captures(self, slots: Iterable[int]) -> bool:
         """Whether a step with the adapters of these slots may be a CUDA graph."""
-        return self.capturable and not any(self.is_special(self._resident.adapter(slot)) for slot in {*slots} if slot != NONE)
+        return self.capturable and not any(self.has_extras(self._resident.adapter(slot)) for slot in {*slots} if slot != NONE)
 
     def outside(self, adapter: Adapter) -> str:
         """What it has because of which its steps do not run where others' do (`fast`), for people."""
-        return "" if not self.fast or not self.is_special(adapter) else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
+        return "" if not self.fast or not self.has_extras(adapter) else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
 
-    def special_rows(self, count: int) -> Iterator[tuple[Extras, Tensor]]:
+    def rows_with_extras(self, count: int) -> Iterator[tuple[AdapterExtras, Tensor]]:
         """Of as many rows of the step those whose adapters have more than pairs, int64: by adapter, or one by one."""
         for slot, rows in self.rows.groups(count) if self.special else ():
             if slot in self.special:
                 extras = self._resident.adapter(slot).extras
                 yield from ((extras, part) for part in (rows.split(1) if self._by_row else (rows,)))
 
-    def begin_product(self, x: Tensor, site: Site) -> Tensor | None:
+    def begin_product(self, x: Tensor, site: AdapterSite) -> Tensor | None:
         """What of a product can be computed before the base's, for `add`."""
         return None
 
-    def product(self, base: Linear, x: Tensor, site: Site) -> Tensor:
+    def product(self, base: Linear, x: Tensor, site: AdapterSite) -> Tensor:
         """The base's product of x [T, inputs] with what the rows' adapters add, [T, outputs]."""
         begun, y = self.begin_product(x, site), base(x)
-        for extras, rows in self.special_rows(len(x)):
+        for extras, rows in self.rows_with_extras(len(x)):
             if extras.changes(site.number):
                 y[rows] = extras.changed(y[rows], site.number)
         return self.add(y, x, site, begun)
 
-    def added_to(self, base: Linear, residual: Tensor, x: Tensor, site: Site) -> Tensor:
+    def added_to(self, base: Linear, residual: Tensor, x: Tensor, site: AdapterSite) -> Tensor:
         """residual [T, outputs] + the product of x; may write into `residual`. Rows whose base's product is not changed are added to as without adapters."""
         begun = self.begin_product(x, site)
-        changed = [(rows, residual[rows], extras) for extras, rows in self.special_rows(len(x)) if extras.changes(site.number)]
+        changed = [(rows, residual[rows], extras) for extras, rows in self.rows_with_extras(len(x)) if extras.changes(site.number)]
         y = base.added_to(residual, x)
         for rows, before, extras in changed:
             y[rows] = before + extras.changed(base(x[rows]), site.number)
         return self.add(y, x, site, begun)
 
-    def add(self, y: Tensor, x: Tensor, site: Site, begun: Tensor | None = None) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, site: AdapterSite, begun: Tensor | None = None) -> Tensor:
         """y [T, outputs] += what the rows' adapters make of x [T, inputs]; returns y."""
         for slot, rows in self.rows.groups(len(x)):
             adapter = self._resident.adapter(slot)
@@ -111,16 +111,16 @@ class Law:
                     y.index_add_(0, part, delta(adapter, site, x.index_select(0, part)))
         return y
 
-    def takes_row(self, site: Site) -> bool:
+    def supports_gemv(self, site: AdapterSite) -> bool:
         """Whether kernels of one row add what its adapter does to this product, see `pair_of_row`."""
         return False
 
-    def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: Site) -> RowPair:
+    def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: AdapterSite) -> GemvLora:
         """What they are told of the adapter of the row norm(x) [1, inputs]."""
         raise NotImplementedError
 
 
-def delta(adapter: Adapter, site: Site, x: Tensor) -> Tensor:
+def delta(adapter: Adapter, site: AdapterSite, x: Tensor) -> Tensor:
     """scale * B (A x): x [T, inputs] -> [T, outputs]. A x is rounded to x's dtype, as PEFT rounds it."""
     (first, second), scales = adapter.pair(site), adapter.scales[site.number]
     found = x.new_zeros(len(x), site.outputs)
@@ -130,20 +130,20 @@ def delta(adapter: Adapter, site: Site, x: Tensor) -> Tensor:
     return found
 
 
-class Adapted(Paired):
+class AdaptedLinear(LoraGemvLinear):
     """A product of the base with what adapters add to it. special: of steps with adapters that have more than pairs."""
 
     __slots__ = ("law", "site", "special")
 
-    def __init__(self, base: Linear, site: Site, law: Law, special: bool = False) -> None:
+    def __init__(self, base: Linear, site: AdapterSite, law: ReferenceAdapters, special: bool = False) -> None:
         super().__init__(base)
         self.site, self.law, self.special = site, law, special
 
     @property
     def adds_in_kernel(self) -> bool:
-        return not self.special and self.law.takes_row(self.site)
+        return not self.special and self.law.supports_gemv(self.site)
 
-    def pair(self, x: Tensor, norm: NormWeights | None) -> RowPair:
+    def pair(self, x: Tensor, norm: NormWeights | None) -> GemvLora:
         return self.law.pair_of_row(x, norm, self.site)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -8,12 +8,18 @@ from typing import Protocol
 
 import torch
 
-from ..cache.kv import PAD_SLOT, KVPool
-from ..cache.pools import Pool
+from ..cache.kv_pool import PAD_SLOT, KVPool
+from ..cache.kv_pools import Pool
 from ..errors import ConfigError
-from .base import AttentionBackend, AttentionLayout, AttentionShape, BackendUnavailable, LayerAttention
-from .by_layer import AttentionByLayer
-from .over_windows import OverWindows
+from .attention_backend import (
+    AttentionBackend,
+    AttentionLayout,
+    AttentionShape,
+    BackendUnavailable,
+    LayerAttention,
+)
+from .attention_by_layer import AttentionByLayer
+from .window_slot_attention import WindowSlotAttention
 
 __all__ = [
     "BACKENDS",
@@ -34,10 +40,10 @@ BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
     "triton": ("triton", "TritonAttention"),
     "flashinfer": ("flashinfer", "FlashInferAttention"),
 }
-OF_LATENTS = BACKENDS | {"cpu": ("cpu_latent", "CpuLatentAttention"), "triton": ("triton_latent", "TritonLatentAttention")}
+OF_LATENTS = BACKENDS | {"cpu": ("cpu_latent", "CpuMLAAttention"), "triton": ("triton_latent", "TritonMLAAttention")}
 
 
-class OneBackend(AttentionBackend, Protocol):
+class UniformAttention(AttentionBackend, Protocol):
     """A backend for equal layers."""
 
     slower: str | None
@@ -60,12 +66,12 @@ def attention_backend(
         return _for_group(name, pool.parts[0], layout, options)
     homes = [pool.parts[home] for home in layout.homes]
     plain = [_for_group(name, *of, options) for of in zip(homes, layout.groups, strict=True)]
-    backends: list[OneBackend] = [OverWindows(backend) if layout.is_windowed(group) else backend for group, backend in enumerate(plain)]
+    backends: list[UniformAttention] = [WindowSlotAttention(backend) if layout.is_windowed(group) else backend for group, backend in enumerate(plain)]
     alone = len(backends) == 1 and None not in layout.layers and not layout.windowed  # it counts layers as the model does
     return backends[0] if alone else AttentionByLayer(pool, layout, backends)
 
 
-def _for_group(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
+def _for_group(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> UniformAttention:
     order = _order(pool, bool(options.get("deterministic")))
     if name == "auto":
         return _best(order, pool, shape, options) if len(order) > 1 else _only(order[0], pool, shape, options)
@@ -82,7 +88,7 @@ def _order(pool: KVPool, deterministic: bool) -> list[str]:
     return ["triton", "torch_native"] if pool.k.dtype == torch.float32 else ["flashinfer", "triton", "torch_native"]
 
 
-def _best(order: list[str], pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
+def _best(order: list[str], pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> UniformAttention:
     missing: list[str] = []
     for name in order[:-1]:
         try:
@@ -92,7 +98,7 @@ def _best(order: list[str], pool: KVPool, shape: AttentionShape, options: dict[s
     return _explained(_build(order[-1], pool, shape, options), BEST, missing, missing)
 
 
-def _only(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
+def _only(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> UniformAttention:
     """The one backend with bits that do not depend on the batch."""
     try:
         return _explained(_build(name, pool, shape, options), BEST, [], [])
@@ -101,17 +107,17 @@ def _only(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, obj
         raise ConfigError(f"Engine(deterministic=True): {why}, and no other attention has such bits; run it without deterministic") from error
 
 
-def _explained(backend: OneBackend, why: str, missing: list[str], slower: list[str]) -> OneBackend:
+def _explained(backend: UniformAttention, why: str, missing: list[str], slower: list[str]) -> UniformAttention:
     backend.reason = "; ".join([f"{why}: {backend.reason}", *missing])
     backend.slower = "; ".join(slower) or None
     return backend
 
 
-def _build(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> OneBackend:
+def _build(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, object]) -> UniformAttention:
     module, kind = (OF_LATENTS if shape.latent else BACKENDS)[name]
     try:
         found = getattr(importlib.import_module(f".{module}", __name__), kind)
     except ImportError as error:
         raise BackendUnavailable(f"attention={name!r} cannot be imported ({error})") from error
-    backend: OneBackend = found(pool, shape, **options)
+    backend: UniformAttention = found(pool, shape, **options)
     return backend

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..cache.pools import Pool
-from ..layers.float8 import Scales
-from ..step.batch import Batch
-from .base import AttentionLayout
-from .chosen import Chosen
+from ..cache.kv_pools import Pool
+from ..layers.float8_reference import KVScaleFactors
+from ..step.step_batch import StepBatch
+from .attention_backend import AttentionLayout
+from .topk_attention import TopKSelection
 
 if TYPE_CHECKING:
-    from . import OneBackend
+    from . import UniformAttention
 
 
 class AttentionByLayer:
     """See `AttentionBackend`. Layers are counted as the model counts them; a plan is the list of its groups' plans."""
 
-    def __init__(self, pool: Pool, layout: AttentionLayout, backends: Sequence[OneBackend]) -> None:
+    def __init__(self, pool: Pool, layout: AttentionLayout, backends: Sequence[UniformAttention]) -> None:
         self.pool, self._places, self._backends = pool, layout.places, list(backends)
         names = list(dict.fromkeys(backend.name for backend in backends))
         self.name = "mixed" if len(names) > 1 else names[0] if names else "none"
@@ -31,14 +31,14 @@ class AttentionByLayer:
         if all(hasattr(backend, "attend_into") for backend in backends):
             self.attend_into = self._attend_into
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         plans: list[Any] = []
         for backend in self._backends:
             backend.plan(batch)
             plans.append(batch.plan)
         batch.plan = plans
 
-    def variant(self, batch: Batch) -> Hashable:
+    def variant(self, batch: StepBatch) -> Hashable:
         """Which graph the planned static batch needs, beside its size; None is the usual one."""
         plans, found = batch.plan, []
         for backend, batch.plan in zip(self._backends, plans, strict=True):
@@ -47,12 +47,12 @@ class AttentionByLayer:
         batch.plan = plans
         return tuple(found) if any(found) else None
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         group, index = self._places[layer]
         self._backends[group].store(k, v, index, batch)
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         group, index = self._places[layer]
         plans, batch.plan = batch.plan, batch.plan[group]
@@ -64,11 +64,11 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].stored(index)
 
-    def scales(self, layer: int) -> Scales:
+    def scales(self, layer: int) -> KVScaleFactors:
         group, index = self._places[layer]
         return self._backends[group].scales(index)
 
-    def slots(self, layer: int, batch: Batch) -> Tensor:
+    def slots(self, layer: int, batch: StepBatch) -> Tensor:
         group, index = self._places[layer]
         return self._backends[group].slots(index, batch)
 
@@ -76,26 +76,26 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].reasons(index)
 
-    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+    def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None:
         group, index = self._places[layer]
         self._backends[group].store_index(keys, index, batch)
 
-    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
         group, index = self._places[layer]
         return self._backends[group].choose(queries, shares, index, batch)
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         group, index = self._places[layer]
-        return self._backends[group].attend_chosen(q, chosen, index, batch, sinks)
+        return self._backends[group].attend_topk(q, chosen, index, batch, sinks)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
+    def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
         group, index = self._places[layer]
         plans, batch.plan = batch.plan, batch.plan[group]
         seen = self._backends[group].seen(index, batch)
         batch.plan = plans
         return seen
 
-    def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+    def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> None:
         group, index = self._places[layer]
         plans, batch.plan = batch.plan, batch.plan[group]
         self._backends[group].attend_into(out, q, index, batch, sinks)  # type: ignore[attr-defined]

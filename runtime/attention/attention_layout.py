@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..cache.kv import KVPool
-from ..cache.pools import KVPart, Pool, make_pool
+from ..cache.kv_pool import KVPool
+from ..cache.kv_pools import KVLayerGroup, Pool, make_pool
 from ..errors import ConfigError
-from ..layers.float8 import Scales
+from ..layers.float8_reference import KVScaleFactors
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class AttentionLayout:
     layers: tuple[LayerAttention | None, ...]
     groups: tuple[AttentionShape, ...]
     places: Mapping[int, tuple[int, int]]
-    parts: tuple[KVPart, ...]
+    parts: tuple[KVLayerGroup, ...]
     homes: tuple[int, ...]
     windowed: frozenset[int] = frozenset()
 
@@ -185,12 +185,12 @@ class AttentionLayout:
         part, cache = self._cache(pool, layer)
         return part.k[cache], part.v[cache]
 
-    def scales(self, pool: Pool, layer: int) -> Scales:
+    def scales(self, pool: Pool, layer: int) -> KVScaleFactors:
         """What they were divided by."""
         part, cache = self._cache(pool, layer)
         return part.scales[cache]
 
-    def scale(self, pool: Pool, scales: Sequence[Scales]) -> None:
+    def scale(self, pool: Pool, scales: Sequence[KVScaleFactors]) -> None:
         """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are not asked.
 
         Where values are numbers of the keys the keys' scale is that of both.
@@ -198,7 +198,7 @@ class AttentionLayout:
         for index, layer in enumerate(self.layers):
             if layer is not None and layer.source is None:
                 part, cache = self._cache(pool, index)
-                part.scales[cache] = Scales(scales[index].k, scales[index].k) if layer.latent else scales[index]
+                part.scales[cache] = KVScaleFactors(scales[index].k, scales[index].k) if layer.latent else scales[index]
 
     def _cache(self, pool: Pool, layer: int) -> tuple[KVPool, int]:
         """The part of the pool that a layer reads, and which of its layers."""
@@ -226,12 +226,12 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
         )
 
 
-def _stored(layers: Mapping[int, LayerAttention], windowed: frozenset[int]) -> tuple[dict[int, tuple[int, int]], tuple[KVPart, ...]]:
+def _stored(layers: Mapping[int, LayerAttention], windowed: frozenset[int]) -> tuple[dict[int, tuple[int, int]], tuple[KVLayerGroup, ...]]:
     """Of each layer the part that it reads and the layer of that part; and the parts, the windowed ones last."""
-    kept: dict[KVPart, list[int]] = {} if layers.keys() - windowed else {KVPart(0, 1, 1, 1): []}
+    kept: dict[KVLayerGroup, list[int]] = {} if layers.keys() - windowed else {KVLayerGroup(0, 1, 1, 1): []}
     for index in sorted(layers, key=lambda index: index in windowed):
         if layers[index].source is None:
-            kept.setdefault(KVPart(0, *layers[index].stored, windowed=index in windowed), []).append(index)
+            kept.setdefault(KVLayerGroup(0, *layers[index].stored, windowed=index in windowed), []).append(index)
     caches = {index: (home, place) for home, found in enumerate(kept.values()) for place, index in enumerate(found)}
     caches |= {index: caches[layer.source] for index, layer in layers.items() if layer.source is not None}
     return caches, tuple(part._replace(layers=len(found)) for part, found in kept.items())

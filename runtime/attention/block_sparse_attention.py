@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..step.batch import Batch, DeviceBatch
-from .chosen import Chosen
+from ..step.step_batch import StepBatch, DeviceBatch
+from .topk_attention import TopKSelection
 
 NONE = -1  # in place of a block
 BEYOND = 2**40  # number of a block behind all
 
 
-def of_blocks(blocks: Tensor, size: int, window: int, batch: Batch, tokens: slice | Tensor = slice(None)) -> Chosen:
+def of_blocks(blocks: Tensor, size: int, window: int, batch: StepBatch, tokens: slice | Tensor = slice(None)) -> TopKSelection:
     """The tokens in blocks of `size` positions and in the window of the latest `window`, as far as the query sees them, in order of position.
 
     blocks: integers [n, heads, most], numbers of blocks, each once, in any order, or `NONE`; of the step's `tokens` [n] and each KV head.
@@ -25,7 +25,7 @@ def of_blocks(blocks: Tensor, size: int, window: int, batch: Batch, tokens: slic
     inside = (ordered[..., None] * size + torch.arange(size, device=blocks.device)).flatten(2)
     latest = (begin + torch.arange(window, device=blocks.device)).expand(-1, blocks.shape[1], -1)
     places, seen = torch.cat((inside, latest), 2), torch.cat((inside < begin, latest <= position), 2)
-    return Chosen(_listed(_slots(places.where(seen, 0), batch, tokens), seen), seen.sum(2, dtype=torch.int32))
+    return TopKSelection(_listed(_slots(places.where(seen, 0), batch, tokens), seen), seen.sum(2, dtype=torch.int32))
 
 
 def _listed(slots: Tensor, seen: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def _listed(slots: Tensor, seen: Tensor) -> Tensor:
     return slots.new_zeros(*slots.shape[:2], most + 1).scatter_(2, where, slots)[..., :most].contiguous()
 
 
-def _slots(places: Tensor, batch: Batch, tokens: slice | Tensor) -> Tensor:
+def _slots(places: Tensor, batch: StepBatch, tokens: slice | Tensor) -> Tensor:
     """int32, of positions [n, heads, any] in the sequences of the step's `tokens`."""
     device = batch.device
     if device is None:
@@ -46,13 +46,13 @@ def _slots(places: Tensor, batch: Batch, tokens: slice | Tensor) -> Tensor:
     return (pages * device.page_size + places % device.page_size).int()
 
 
-def _enter(batch: Batch, device: DeviceBatch) -> None:
+def _enter(batch: StepBatch, device: DeviceBatch) -> None:
     """The pages of the step's own tokens, which are not in the table where no kernel of Triton embeds them; none for slot 0."""
     rows, pages = device.token_rows.long(), batch.positions.long() // device.page_size
     device.table[rows, pages] = torch.where(batch.slots == 0, device.table[rows, pages], (batch.slots // device.page_size).int())
 
 
-def _table(batch: Batch) -> tuple[Tensor, Tensor]:
+def _table(batch: StepBatch) -> tuple[Tensor, Tensor]:
     """Where there is none: int32 [sequences, longest], the slots of each sequence, and int64 [T], each token's sequence."""
     table = np.zeros((len(batch.context_slots), max(batch.context_lens)), np.int32)
     for row, slots in zip(table, batch.context_slots, strict=True):

@@ -13,20 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache.kv import KVPool
-from ..layers import cpu
-from ..layers.float8 import FP8
-from ..step.batch import Batch
-from .base import AttentionShape, BackendUnavailable, OnePool
-from .chosen import Chosen
-from .plan import SMALL_EXTEND, Span, spans_of
-from .torch_native import Prefill, TorchNativeAttention
+from ..cache.kv_pool import KVPool
+from ..layers import cpu_kernels
+from ..layers.float8_reference import FP8
+from ..step.step_batch import StepBatch
+from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .topk_attention import TopKSelection
+from .padded_groups import SMALL_EXTEND, QuerySpan, spans_of
+from .torch_native_attention import PrefillGroup, TorchNativeAttention
 
 NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class CpuQueryTokens:
     """Query tokens and what each sees: `length` slots from where `first` points to on.
 
     rows: their places in the batch, None for all of it. first: int64 addresses in `slots`, which holds the int32
@@ -46,12 +46,12 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    tokens: Tokens | None
-    prefills: list[Prefill]
+class CpuAttentionPlan:
+    tokens: CpuQueryTokens | None
+    prefills: list[PrefillGroup]
 
 
-class _Prefills(TorchNativeAttention):
+class _RestoredPrefills(TorchNativeAttention):
     """Over a pool in float8, which the compiled kernels restore."""
 
     def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -59,13 +59,13 @@ class _Prefills(TorchNativeAttention):
         size = len(slots), self.shape.kv_heads, self.shape.head_dim
         found, slots = torch.empty(len(stored), *size, dtype=dtype), slots.int()
         for kept, out, scale in zip(stored, found, self.scales(layer), strict=False):
-            cpu.kernels.restore(cpu.KINDS[dtype], kept.data_ptr(), slots.data_ptr(), len(slots), size[1] * size[2], out.data_ptr())
+            cpu_kernels.kernels.restore(cpu_kernels.KINDS[dtype], kept.data_ptr(), slots.data_ptr(), len(slots), size[1] * size[2], out.data_ptr())
             if scale != 1:
                 out.mul_(scale)
         return found[0], found[-1]
 
 
-class CpuAttention(OnePool):
+class CpuAttention(SinglePoolAttention):
     """See `AttentionBackend`. The options of other backends are taken and ignored.
 
     deterministic: bits of a query do not depend on the batch, on chunks or on cache hits.
@@ -83,23 +83,23 @@ class CpuAttention(OnePool):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
         self.shape = shape
         self.dtype = dtype or (torch.float32 if pool.k.dtype == FP8 else pool.k.dtype)
-        in_tiles = not shape.latent and cpu.attends_many(self.dtype, shape.head_dim)
+        in_tiles = not shape.latent and cpu_kernels.supports_many_queries(self.dtype, shape.head_dim)
         self._small = NO_LIMIT if deterministic or in_tiles else SMALL_EXTEND
         if self._small == SMALL_EXTEND:
             self.reason = f"compiled kernels, torch for prefills of more than {SMALL_EXTEND} tokens"
-        self._torch = _Prefills(pool, shape) if pool.k.dtype == FP8 else TorchNativeAttention(pool, shape)
+        self._torch = _RestoredPrefills(pool, shape) if pool.k.dtype == FP8 else TorchNativeAttention(pool, shape)
         self.pool, self._eight = pool, pool.k.dtype == FP8
         self.addresses = [(k.data_ptr(), v.data_ptr()) for k, v in map(self.stored, range(shape.layers))]
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         plans = {reach: self._plan(batch, *reach) for reach in set(self.shape.reaches)}
         batch.plan = [plans[reach] for reach in self.shape.reaches]
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         keys, values = self.addresses[layer]
         width = self.shape.kv_heads * self.shape.head_dim
-        cpu.kernels.store(
-            cpu.KINDS[k.dtype],
+        cpu_kernels.kernels.store(
+            cpu_kernels.KINDS[k.dtype],
             k.data_ptr(),
             k.stride(0),
             v.data_ptr(),
@@ -114,9 +114,9 @@ class CpuAttention(OnePool):
         )
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
-        plan: Plan = batch.plan[layer]
+        plan: CpuAttentionPlan = batch.plan[layer]
         if plan.tokens is not None and plan.tokens.rows is None:
             return self._attend(plan.tokens, q, layer, sinks)
         out = torch.empty(*q.shape[:2], self.shape.value_dim, dtype=q.dtype)
@@ -126,7 +126,7 @@ class CpuAttention(OnePool):
             out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         """A query token and KV head is a token over a pool of one KV head; those of a head have the same sinks."""
         heads = chosen.slots.shape[1]
         rows = q.unflatten(1, (heads, -1))
@@ -137,86 +137,86 @@ class CpuAttention(OnePool):
             parts.append(self._over(1, tokens_of(chosen, self.shape.kv_heads, head), rows[:, head].contiguous(), layer, own))
         return torch.cat(parts, 1)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
-        plan: Plan = batch.plan[layer]
+    def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
+        plan: CpuAttentionPlan = batch.plan[layer]
         return None if plan.tokens is None or plan.prefills else (*plan.tokens.pointers, batch.slots.data_ptr())
 
-    def _attend(self, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+    def _attend(self, tokens: CpuQueryTokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         return self._over(self.shape.kv_heads, tokens, q, layer, sinks)
 
-    def _over(self, kv_heads: int, tokens: Tokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
+    def _over(self, kv_heads: int, tokens: CpuQueryTokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         """kv_heads: of the pool, as the slots of `tokens` count it."""
         shape, (keys, values), (k_scale, v_scale) = self.shape, self.addresses[layer], self.scales(layer)
         out = torch.empty(q.shape, dtype=q.dtype)
-        cpu.kernels.attend(
-            cpu.KINDS[q.dtype], q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
+        cpu_kernels.kernels.attend(
+            cpu_kernels.KINDS[q.dtype], q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
             q.shape[0], kv_heads, q.shape[1] // kv_heads, shape.head_dim,
             0 if sinks is None else sinks.data_ptr(), self._eight, shape.scale * k_scale, shape.softcap or 0.0, v_scale,
         )  # fmt: skip
         return out
 
-    def _plan(self, batch: Batch, window: int | None, chunk: int | None) -> Plan:
+    def _plan(self, batch: StepBatch, window: int | None, chunk: int | None) -> CpuAttentionPlan:
         if max(batch.query_lens) == 1:
-            return Plan(_single_tokens(batch, window, chunk), [])
+            return CpuAttentionPlan(_single_tokens(batch, window, chunk), [])
         if len(batch.query_lens) == 1 and window is None and chunk is None and batch.query_lens[0] <= self._small:
-            return Plan(_one_sequence(batch), [])
+            return CpuAttentionPlan(_one_sequence(batch), [])
         spans = spans_of(batch.query_lens, batch.context_slots, window, chunk)
         small = [span for span in spans if span.queries <= self._small]
         prefills = [self._torch.prefill(span, window) for span in spans if span.queries > self._small]
         tokens = _tokens(small, window, everything=not prefills) if small else None
-        return Plan(tokens, prefills)
+        return CpuAttentionPlan(tokens, prefills)
 
 
-def tokens_of(chosen: Chosen, kv_heads: int, head: int | None = None) -> Tokens:
-    """Each row of a choice, see `Chosen.of_rows`, or those of one KV head."""
+def tokens_of(chosen: TopKSelection, kv_heads: int, head: int | None = None) -> CpuQueryTokens:
+    """Each row of a choice, see `TopKSelection.of_rows`, or those of one KV head."""
     rows, counts = chosen.of_rows(kv_heads)
     each = slice(None) if head is None else slice(head, None, chosen.slots.shape[1])
     slots, length = rows.numpy()[each], counts.numpy()[each].astype(np.int64)
-    return Tokens(None, slots, slots.ctypes.data + slots.strides[0] * np.arange(len(slots)), length, np.zeros_like(length))
+    return CpuQueryTokens(None, slots, slots.ctypes.data + slots.strides[0] * np.arange(len(slots)), length, np.zeros_like(length))
 
 
 def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = None) -> str | None:
     """What the kernels would need to be taken."""
     stored = pool.k.dtype
     computed = dtype or (torch.float32 if stored == FP8 else stored)
-    if not cpu.can_compute(computed, pool.k.device) or stored not in (computed, FP8):
-        there = "" if cpu.kernels else ", and the compiled kernels are not there"
+    if not cpu_kernels.can_compute(computed, pool.k.device) or stored not in (computed, FP8):
+        there = "" if cpu_kernels.kernels else ", and the compiled kernels are not there"
         beside = "" if computed == stored else f" with queries of {computed}"
         return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{beside}{there}"
     if shape.latent:
-        fits = shape.head_dim <= cpu.MOST_ROW and shape.value_dim <= cpu.MOST_DIM
-        return None if fits else f"rows of at most {cpu.MOST_ROW} numbers, {cpu.MOST_DIM} of them values, not {shape.head_dim} and {shape.value_dim}"
-    if shape.head_dim > cpu.MOST_DIM:
-        return f"head_dim <= {cpu.MOST_DIM}, not {shape.head_dim}"
+        fits = shape.head_dim <= cpu_kernels.MOST_ROW and shape.value_dim <= cpu_kernels.MOST_DIM
+        return None if fits else f"rows of at most {cpu_kernels.MOST_ROW} numbers, {cpu_kernels.MOST_DIM} of them values, not {shape.head_dim} and {shape.value_dim}"
+    if shape.head_dim > cpu_kernels.MOST_DIM:
+        return f"head_dim <= {cpu_kernels.MOST_DIM}, not {shape.head_dim}"
     if shape.value_dim != shape.head_dim:
         return f"values as wide as keys, not {shape.value_dim} and {shape.head_dim}"
     return "a model without ALiBi" if shape.alibi else None
 
 
-def _single_tokens(batch: Batch, window: int | None, chunk: int | None) -> Tokens:
+def _single_tokens(batch: StepBatch, window: int | None, chunk: int | None) -> CpuQueryTokens:
     """Of sequences with one new token each."""
     contexts = np.array(batch.context_lens)
     length = contexts if chunk is None else (contexts - 1) % chunk + 1
     if window is not None:
         length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
-    return Tokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
+    return CpuQueryTokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
 
 
-def _one_sequence(batch: Batch) -> Tokens:
+def _one_sequence(batch: StepBatch) -> CpuQueryTokens:
     """All tokens of a step that has one sequence, as `_tokens` gives them: a text and what is guessed behind it come often."""
     queries, context = batch.query_lens[0], batch.context_lens[0]
     slots = np.ascontiguousarray(batch.context_slots[0], np.int32)
     length = np.arange(context - queries + 1, context + 1)
-    return Tokens(None, slots, np.full(queries, slots.ctypes.data), length, np.zeros_like(length))
+    return CpuQueryTokens(None, slots, np.full(queries, slots.ctypes.data), length, np.zeros_like(length))
 
 
-def all_tokens(batch: Batch) -> Tokens:
+def all_tokens(batch: StepBatch) -> CpuQueryTokens:
     """Those of a step, each with all that it sees."""
     return _tokens(spans_of(batch.query_lens, batch.context_slots, None), None, everything=True)
 
 
-def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
+def _tokens(spans: list[QuerySpan], window: int | None, everything: bool) -> CpuQueryTokens:
     queries = np.array([span.queries for span in spans])
     contexts = np.array([span.context for span in spans])
     starts = np.cumsum(contexts) - contexts
@@ -229,7 +229,7 @@ def _tokens(spans: list[Span], window: int | None, everything: bool) -> Tokens:
     slots = np.ascontiguousarray(np.concatenate([span.slots for span in spans]), np.int32)
     pointers = slots.ctypes.data + slots.itemsize * (np.repeat(starts, queries) + first)
     before = first + np.repeat([span.before for span in spans], queries)
-    return Tokens(rows, slots, pointers, last - first + 1, before)
+    return CpuQueryTokens(rows, slots, pointers, last - first + 1, before)
 
 
 def _count_up(counts: np.ndarray) -> np.ndarray:

@@ -15,17 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache.kv import KVPool
-from ..kernels.merge_attention import merge_attention
-from ..step.batch import Batch, DeviceBatch
+from ..cache.kv_pool import KVPool
+from ..kernels.attention.merge_attention import merge_attention
+from ..step.step_batch import StepBatch, DeviceBatch
 from . import flashinfer_modules as modules
-from .base import AttentionShape, BackendUnavailable, OnePool
-from .chosen import Chosen
-from .flashinfer_kernel import LARGE, SMALL, TILES, Planned, Planner, Setup, float_bytes
-from .flashinfer_modules import Kind
-from .page_runs import PageRuns
-from .shared_prefix import LEAST_SEQUENCES, PrefixFinder, SharedPrefix
-from .triton import Plan, TritonAttention
+from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .topk_attention import TopKSelection
+from .flashinfer_planner import (
+    LARGE,
+    SMALL,
+    TILES,
+    PlannedKernel,
+    KernelPlanner,
+    FlashInferSetup,
+    float_bytes,
+)
+from .flashinfer_modules import FlashInferModule
+from .ragged_page_indices import PageRuns
+from .shared_prefix_finder import LEAST_SEQUENCES, PrefixFinder, SharedPrefix
+from .triton_attention import TritonAttentionPlan, TritonAttention
 
 HEAD_DIMS = (64, 128, 256)
 LONG_QUERIES = 128  # mean queries of a step's prefills from which Hopper's own kernels are faster
@@ -35,23 +43,23 @@ LEAST_PAGES = 1 << 12  # that the buffer for prefills has room for at first
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedPrefixPlan:
     """A prefix attended for all decodes at once. skip: int32 [decodes], pages of it that each of them begins with."""
 
-    kernel: Planned
+    kernel: PlannedKernel
     skip: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FlashInferPlan:
     """decodes: sequences with one query, the first ones.  prefills: of the others, by window, or Triton's plan."""
 
     decodes: int
-    prefills: dict[int | None, Planned] | Plan | None = None
-    shared: Shared | None = None
+    prefills: dict[int | None, PlannedKernel] | TritonAttentionPlan | None = None
+    shared: SharedPrefixPlan | None = None
 
 
-class FlashInferAttention(OnePool):
+class FlashInferAttention(SinglePoolAttention):
     """See `AttentionBackend`. Raises BackendUnavailable at once if the kernels do not run here.
 
     page_size: slots of a page.  max_running: most sequences of a step.  context: most tokens of one; longer
@@ -85,11 +93,11 @@ class FlashInferAttention(OnePool):
         sequences = max(LEAST_SEQUENCES, 1 << (max_running - 1).bit_length())
         self._own = TritonAttention(pool, shape, page_size, sequences)
         floats = torch.empty(float_bytes(shape, sequences, self._processors), dtype=torch.uint8, device=device)
-        setup = Setup(shape, page_size, floats, early_launch=major >= 9)
-        self._prefill = {window: Planner(setup, LARGE) for window in self._windows}
+        setup = FlashInferSetup(shape, page_size, floats, early_launch=major >= 9)
+        self._prefill = {window: KernelPlanner(setup, LARGE) for window in self._windows}
         reach = 0 if None in self._windows else max(window or 0 for window in self._windows)
         self._prefill_runs = PageRuns(page_size, sequences, LEAST_PAGES, device, reach)
-        self._shared = Planner(setup, SMALL) if self._windows == [None] else None
+        self._shared = KernelPlanner(setup, SMALL) if self._windows == [None] else None
         self._most_shared = -(-context // page_size)
         self._shared_runs = PageRuns(page_size, sequences, self._most_shared, device)
         self._finder = PrefixFinder(page_size)
@@ -103,45 +111,45 @@ class FlashInferAttention(OnePool):
         runs = self._prefill_runs.nbytes + self._shared_runs.nbytes
         return planners[0].setup.floats.nbytes + sum(planner.integers.nbytes for planner in planners) + runs
 
-    def variant(self, batch: Batch) -> Hashable:
+    def variant(self, batch: StepBatch) -> Hashable:
         """Which graph the planned static batch needs, beside its size; None is the usual one."""
-        step: Step = batch.plan
+        step: FlashInferPlan = batch.plan
         return None if step.shared is None else "shared prefix"
 
     @torch.inference_mode()
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         own = self._own.plan_of(batch)
         shared = self._plan_shared(batch, own.decodes)
         decodes = own.decodes
-        prefills: dict[int | None, Planned] | Plan | None = None
+        prefills: dict[int | None, PlannedKernel] | TritonAttentionPlan | None = None
         if own.prefills and self._suits_triton(batch, own):
             prefills = own
         elif own.prefills:
             decodes = 0 if shared is None and self._suits_one_kernel(batch) else decodes
             prefills = self._plan_prefills(batch, decodes)
-        batch.plan = Step(decodes, prefills, shared)
+        batch.plan = FlashInferPlan(decodes, prefills, shared)
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         self._own.store(k, v, layer, batch)
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
-        return self._own.attend_chosen(q, chosen, layer, batch, sinks)
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+        return self._own.attend_topk(q, chosen, layer, batch, sinks)
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self.attend_into(out, q, layer, batch, sinks)
         return out
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> None:
         """`attend` with the result in `out`, contiguous."""
-        step: Step = batch.plan
+        step: FlashInferPlan = batch.plan
         if step.shared is not None:
             self._attend_shared(step.shared, q[: step.decodes], out[: step.decodes], layer, batch, sinks)
         else:
             self._own.attend_decodes(q, out, layer, batch, step.decodes, sinks=sinks)
-        if isinstance(step.prefills, Plan):
+        if isinstance(step.prefills, TritonAttentionPlan):
             self._own.attend_prefills(q, out, layer, batch, step.prefills, sinks)
         elif step.prefills is not None:
             planned, q, out = step.prefills[self.shape.windows[layer]], q[step.decodes :], out[step.decodes :]
@@ -150,7 +158,7 @@ class FlashInferAttention(OnePool):
             _sink(out, lse, sinks)
 
     def _attend_shared(
-        self, shared: Shared, q: Tensor, out: Tensor, layer: int, batch: Batch, sinks: Tensor | None
+        self, shared: SharedPrefixPlan, q: Tensor, out: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None
     ) -> None:
         lse, prefix_lse = torch.empty(2, *q.shape[:2], dtype=torch.float32, device=q.device)
         prefix = torch.empty_like(out)
@@ -161,25 +169,25 @@ class FlashInferAttention(OnePool):
             lse = torch.where(shared.skip[:, None] > 0, torch.logaddexp2(lse, prefix_lse), lse)
             _sink(out, lse, sinks)
 
-    def _run(self, planned: Planned, q: Tensor, out: Tensor, layer: int, lse: Tensor | None = None) -> None:
+    def _run(self, planned: PlannedKernel, q: Tensor, out: Tensor, layer: int, lse: Tensor | None = None) -> None:
         k_scale, v_scale = self.scales(layer)
         planned.run(q, self._paged(layer), self.shape.scale * k_scale, out, lse)
         if v_scale != 1:
             out.mul_(v_scale)
 
-    def _suits_one_kernel(self, batch: Batch) -> bool:
+    def _suits_one_kernel(self, batch: StepBatch) -> bool:
         """So short that flashinfer takes its smallest tile: decodes need no launch of their own in each layer."""
         lengths, group = batch.query_lens, self.shape.group
         return sum(lengths) * group <= TILES[0] * len(lengths) and max(lengths) * group <= TILES[1]
 
-    def _suits_triton(self, batch: Batch, plan: Plan) -> bool:
+    def _suits_triton(self, batch: StepBatch, plan: TritonAttentionPlan) -> bool:
         """Many prefills of middling length: 4 % faster on a H200, and without a plan."""
         rows = (sum(batch.query_lens) - plan.decodes) / plan.prefills
         programs = plan.tiles * self.shape.kv_heads
         middling = rows < LONG_QUERIES and rows * self.shape.group > SHORT_ROWS
         return self._hopper and middling and programs >= FULL_ROUNDS * self._processors
 
-    def _plan_prefills(self, batch: Batch, decodes: int) -> dict[int | None, Planned]:
+    def _plan_prefills(self, batch: StepBatch, decodes: int) -> dict[int | None, PlannedKernel]:
         runs = self._prefill_runs.prefills(batch, decodes)
         long = self._hopper and runs.rows / len(runs.last) >= LONG_QUERIES
         backend = "fa3" if long else "fa2"
@@ -188,7 +196,7 @@ class FlashInferAttention(OnePool):
             for window, planner in self._prefill.items()
         }
 
-    def _plan_shared(self, batch: Batch, decodes: int) -> Shared | None:
+    def _plan_shared(self, batch: StepBatch, decodes: int) -> SharedPrefixPlan | None:
         if self._shared is None or decodes < LEAST_SEQUENCES:
             return None
         prefix = self._finder.find(batch.context_slots[:decodes])
@@ -196,11 +204,11 @@ class FlashInferAttention(OnePool):
             return None
         return self._plan_prefix(self._shared, batch, prefix)
 
-    def _plan_prefix(self, planner: Planner, batch: Batch, prefix: SharedPrefix) -> Shared:
+    def _plan_prefix(self, planner: KernelPlanner, batch: StepBatch, prefix: SharedPrefix) -> SharedPrefixPlan:
         assert batch.device is not None
         runs, skip = self._shared_runs.shared(batch, prefix)
         module = self._modules[self._kind("fa2", None)]
-        return Shared(planner.plan("fa2", module, runs, False, None, batch.device.static), skip)
+        return SharedPrefixPlan(planner.plan("fa2", module, runs, False, None, batch.device.static), skip)
 
     def _explain(self) -> str:
         long = f", fa3 from {LONG_QUERIES} queries a sequence" if self._hopper else ""
@@ -211,9 +219,9 @@ class FlashInferAttention(OnePool):
     def _backends(self) -> tuple[str, ...]:
         return ("fa2", "fa3") if self._hopper else ("fa2",)
 
-    def _kind(self, backend: str, window: int | None) -> Kind:
+    def _kind(self, backend: str, window: int | None) -> FlashInferModule:
         capped = self.shape.softcap is not None
-        return Kind(backend, self._query_dtype, self.pool.k.dtype, self.shape.head_dim, window is not None, capped)
+        return FlashInferModule(backend, self._query_dtype, self.pool.k.dtype, self.shape.head_dim, window is not None, capped)
 
     def _paged(self, layer: int) -> tuple[Tensor, Tensor]:
         """The pool of a layer as [pages, page_size, kv_heads, head_dim]."""
@@ -233,16 +241,16 @@ class FlashInferAttention(OnePool):
         try:
             for lengths in ([2], [LONG_QUERIES]):
                 batch = _empty_batch(lengths, self.page_size, self.pool.k.device)
-                self._prove_step(batch, Step(0, self._plan_prefills(batch, 0)))
+                self._prove_step(batch, FlashInferPlan(0, self._plan_prefills(batch, 0)))
             if self._shared is not None:
                 batch = _empty_batch([1] * LEAST_SEQUENCES, self.page_size, self.pool.k.device)
                 nobody = SharedPrefix(0, 1, np.zeros(LEAST_SEQUENCES, bool))
-                self._prove_step(batch, Step(LEAST_SEQUENCES, shared=self._plan_prefix(self._shared, batch, nobody)))
+                self._prove_step(batch, FlashInferPlan(LEAST_SEQUENCES, shared=self._plan_prefix(self._shared, batch, nobody)))
         except Exception as error:
             raise BackendUnavailable(f"flashinfer's kernels fail here: {modules.first_line(error)}") from error
         modules.log.info("flashinfer's kernels are ready in %.1f s", time.perf_counter() - started)
 
-    def _prove_step(self, batch: Batch, step: Step) -> None:
+    def _prove_step(self, batch: StepBatch, step: FlashInferPlan) -> None:
         batch.plan = step
         size = sum(batch.query_lens), self.shape.query_heads, self.shape.head_dim
         q = torch.zeros(size, dtype=self._query_dtype, device=self.pool.k.device)
@@ -285,7 +293,7 @@ def _machine(device: torch.device) -> tuple[int, int]:
     return found.major, found.multi_processor_count
 
 
-def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:
+def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> StepBatch:
     """Sequences of new tokens only, all in the padding slot."""
     tokens = sum(lengths)
     zeros = torch.zeros(tokens, dtype=torch.int32, device=device)
@@ -295,4 +303,4 @@ def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Ba
     rows = zeros.new_zeros(len(lengths))
     around = DeviceBatch(rows, zeros, starts, contexts, table, page_size, zeros[:1])
     slots = [zeros.new_zeros(length).cpu().numpy() for length in lengths]
-    return Batch(zeros, zeros, zeros, lengths, list(lengths), slots, zeros, device=around)
+    return StepBatch(zeros, zeros, zeros, lengths, list(lengths), slots, zeros, device=around)

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .base import BackendUnavailable
+from .attention_backend import BackendUnavailable
 
 log = logging.getLogger("sgl")
 
 
-class Kind(NamedTuple):
+class FlashInferModule(NamedTuple):
     """A module of kernels. backend: "fa2", which also splits keys, or "fa3", for long queries on Hopper."""
 
     backend: str
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
         return self.backend, *dtypes, self.head_dim, self.head_dim, 0, self.windowed, self.capped, False
 
 
-def load(kinds: Sequence[Kind]) -> dict[Kind, Any]:
+def load(kinds: Sequence[FlashInferModule]) -> dict[FlashInferModule, Any]:
     """Modules with `plan` and `paged_run`. Raises BackendUnavailable if they can be neither found nor compiled."""
     try:
         from flashinfer import jit

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import AttentionShape
-from .staging import Staging
+from .attention_backend import AttentionShape
+from .pinned_buffers import PinnedBuffers
 
 SPLIT_ROUNDS = 2  # flashinfer splits keys until this many programs run on each multiprocessor
 TILES = (16, 64, 128)  # query rows of a program
@@ -22,7 +22,7 @@ ROPE_SCALE, ROPE_THETA = 1.0, 1e4  # unused by kernels without rotary inside, bu
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class QueryPageRuns:
     """Sequences of queries, each with the run of pages that it sees.
 
     host: int32 on the CPU: where queries begin [n + 1], where pages begin [n + 1], tokens of each run [n].
@@ -39,7 +39,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class FlashInferSetup:
     """What all kernels of a backend have in common. floats: scratch for split keys, one kernel at a time."""
 
     shape: AttentionShape
@@ -53,12 +53,12 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    setup: Setup
+class PlannedKernel:
+    setup: FlashInferSetup
     module: Any
     info: Any
     integers: Tensor
-    runs: Runs
+    runs: QueryPageRuns
     causal: bool
     window_left: int
 
@@ -76,17 +76,17 @@ class Planned:
         )  # fmt: skip
 
 
-class Planner:
+class KernelPlanner:
     """Plans one kernel at a time; the next plan replaces what the last one wrote, in the order of the stream."""
 
-    def __init__(self, setup: Setup, size: int) -> None:
+    def __init__(self, setup: FlashInferSetup, size: int) -> None:
         self.setup = setup
         self.integers = torch.empty(size, dtype=torch.uint8, device=setup.device)
-        self._staging = Staging(size, torch.uint8, setup.device)
+        self._staging = PinnedBuffers(size, torch.uint8, setup.device)
 
     def plan(
-        self, backend: str, module: Any, runs: Runs, causal: bool, window: int | None, graph: bool = False
-    ) -> Planned:
+        self, backend: str, module: Any, runs: QueryPageRuns, causal: bool, window: int | None, graph: bool = False
+    ) -> PlannedKernel:
         """graph: give kernels that differ in nothing but what they read, as long as rows and sequences stay."""
         shape = self.setup.shape
         window_left = -1 if window is None else window - 1
@@ -97,7 +97,7 @@ class Planner:
             causal, window_left, *split,
         )  # fmt: skip
         self._staging.sent()
-        return Planned(self.setup, module, info, self.integers, runs, causal, window_left)
+        return PlannedKernel(self.setup, module, info, self.integers, runs, causal, window_left)
 
 
 def float_bytes(shape: AttentionShape, sequences: int, processors: int) -> int:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cache.kv import PAD_SLOT
+from ..cache.kv_pool import PAD_SLOT
 
 SMALL_EXTEND = 16  # most query tokens of a sequence that is still padded together with others
 BUCKET_WASTE = 2048  # padded tokens that cost about as much as the dozen calls of one more bucket
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class QuerySpan:
     """Queries of one sequence of a step: their rows in the batch and the slots they may look at, in order.
 
     The last query sees the last slot, each one before it a slot less.  before: tokens of the sequence in front of the slots.
@@ -42,7 +42,7 @@ class Span:
 
 def spans_of(
     query_lens: Sequence[int], context_slots: Sequence[np.ndarray], window: int | None, chunk: int | None = None
-) -> list[Span]:
+) -> list[QuerySpan]:
     """The sequences of a step; a window drops the slots that no query of the step can see any more.
 
     With chunks of positions a sequence is as many spans as its queries lie in chunks, each without the chunks before.
@@ -53,7 +53,7 @@ def spans_of(
             first = 0 if chunk is None else begin - begin % chunk
             if window is not None:
                 first = max(first, begin - window + 1)
-            spans.append(Span(start, end - begin, slots[first:end], first))
+            spans.append(QuerySpan(start, end - begin, slots[first:end], first))
             start += end - begin
     return spans
 
@@ -66,7 +66,7 @@ def _within_chunks(begin: int, end: int, chunk: int | None) -> list[tuple[int, i
     return list(pairwise([begin, *borders, end]))
 
 
-def groups_of(spans: list[Span]) -> tuple[list[list[Span]], list[Span]]:
+def groups_of(spans: list[QuerySpan]) -> tuple[list[list[QuerySpan]], list[QuerySpan]]:
     """Padded groups (decodes, then small extends, each in buckets of similar context) and long prefills."""
     decodes = [span for span in spans if span.queries == 1]
     extends = [span for span in spans if 1 < span.queries <= SMALL_EXTEND]
@@ -74,7 +74,7 @@ def groups_of(spans: list[Span]) -> tuple[list[list[Span]], list[Span]]:
     return _buckets(decodes) + _buckets(extends), prefills
 
 
-def _buckets(spans: list[Span]) -> list[list[Span]]:
+def _buckets(spans: list[QuerySpan]) -> list[list[QuerySpan]]:
     """Split where padding the shorter sequences to the longest would cost more than another bucket.
 
     Without a split the batch's order is kept, so that the group's rows stay one slice.
@@ -91,7 +91,7 @@ def _buckets(spans: list[Span]) -> list[list[Span]]:
     return buckets + [ordered[first:]] if first else [spans]
 
 
-def padded_slots(group: list[Span]) -> np.ndarray:
+def padded_slots(group: list[QuerySpan]) -> np.ndarray:
     """int64 [sequences, longest context], padded on the right with `PAD_SLOT`."""
     longest = max(span.context for span in group)
     if len(group) == 1:
@@ -102,12 +102,12 @@ def padded_slots(group: list[Span]) -> np.ndarray:
     return slots
 
 
-def all_visible(group: list[Span]) -> bool:
+def all_visible(group: list[QuerySpan]) -> bool:
     """Whether every query sees every key of its padded group."""
     return all(span.queries == 1 and span.context == group[0].context for span in group)
 
 
-def distances(group: list[Span]) -> np.ndarray:
+def distances(group: list[QuerySpan]) -> np.ndarray:
     """int32 [sequences, most queries, longest context]: how far before the query the key is, negative behind it.
 
     The rows that pad the queries are where the last query is: their softmax must stay finite.
@@ -123,7 +123,7 @@ def visible(distance: np.ndarray, window: int | None) -> np.ndarray:
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
-class Rows(NamedTuple):
+class GroupRows(NamedTuple):
     """Where a group's queries are in the batch. A slice when they lie together and need no padding.
 
     padded: [sequences * most queries]; real: those of the padded rows that are no padding, None for all;
@@ -135,17 +135,17 @@ class Rows(NamedTuple):
     targets: slice | np.ndarray
 
 
-def rows_of(group: list[Span]) -> Rows:
+def rows_of(group: list[QuerySpan]) -> GroupRows:
     queries = max(span.queries for span in group)
     starts = np.array([span.start for span in group])
     counts = np.array([span.queries for span in group])
     if (counts == queries).all() and (np.diff(starts) == queries).all():
         together = slice(group[0].start, group[0].start + queries * len(group))
-        return Rows(together, None, together)
+        return GroupRows(together, None, together)
     offsets = np.arange(queries)
     padded = (starts[:, None] + np.minimum(offsets, counts[:, None] - 1)).reshape(-1)
     real = np.flatnonzero(offsets < counts[:, None])
-    return Rows(padded, real, padded[real])
+    return GroupRows(padded, real, padded[real])
 
 
 def distances_in_block(queries: int, keys: int) -> np.ndarray:

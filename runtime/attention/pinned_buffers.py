@@ -8,7 +8,7 @@ from torch import Tensor
 TURNS = 2  # one step runs while the next is prepared
 
 
-class Staging:
+class PinnedBuffers:
     """Pinned buffers used in turn. `take` one, fill it, queue its copy, then call `sent`."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..errors import RuntimeFailure
-from ..kernels.page_indices import page_indices
-from ..step.batch import Batch
-from .flashinfer_kernel import Runs
-from .shared_prefix import SharedPrefix
-from .staging import Staging
+from ..kernels.attention.page_indices import page_indices
+from ..step.step_batch import StepBatch
+from .flashinfer_planner import QueryPageRuns
+from .shared_prefix_finder import SharedPrefix
+from .pinned_buffers import PinnedBuffers
 
 
-class Row(IntEnum):
+class PageRunRow(IntEnum):
     """Rows of the integers that go to the device in one copy."""
 
     PAGES = 0  # where each run's pages begin
@@ -29,7 +29,7 @@ class Row(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PageLayout:
     """The first tokens[r] tokens of sequence sequences[r], for the queries from queries[r] to queries[r + 1]."""
 
     sequences: np.ndarray
@@ -43,8 +43,8 @@ class PageRuns:
     def __init__(self, page_size: int, runs: int, pages: int, device: torch.device, reach: int = 0) -> None:
         self.page_size, self._device, self._most, self._reach = page_size, device, runs, reach
         width = -(-(runs + 1) // 4) * 4
-        self._ints = torch.zeros(len(Row), width, dtype=torch.int32, device=device)
-        self._staging = Staging(self._ints.numel(), torch.int32, device)
+        self._ints = torch.zeros(len(PageRunRow), width, dtype=torch.int32, device=device)
+        self._staging = PinnedBuffers(self._ints.numel(), torch.int32, device)
         self._indices = torch.zeros(pages, dtype=torch.int32, device=device)
 
     @property
@@ -52,21 +52,21 @@ class PageRuns:
         """Device memory taken."""
         return self._indices.nbytes + self._ints.nbytes
 
-    def prefills(self, batch: Batch, decodes: int) -> Runs:
+    def prefills(self, batch: StepBatch, decodes: int) -> QueryPageRuns:
         """All tokens of the sequences behind the first `decodes`."""
         queries = np.zeros(len(batch.query_lens) - decodes + 1, np.int32)
         np.cumsum(batch.query_lens[decodes:], out=queries[1:])
         sequences = np.arange(decodes, len(batch.query_lens), dtype=np.int32)
-        return self._lay(batch, Layout(sequences, np.array(batch.context_lens[decodes:], np.int32), queries))
+        return self._lay(batch, PageLayout(sequences, np.array(batch.context_lens[decodes:], np.int32), queries))
 
-    def shared(self, batch: Batch, prefix: SharedPrefix) -> tuple[Runs, Tensor]:
+    def shared(self, batch: StepBatch, prefix: SharedPrefix) -> tuple[QueryPageRuns, Tensor]:
         """The prefix, seen by one query of each decode; and int32 [decodes], pages of it that each begins with."""
         count = len(prefix.members)
         ints = [np.array(values, np.int32) for values in ([prefix.leader], [prefix.pages * self.page_size], [0, count])]
-        runs = self._lay(batch, Layout(*ints), prefix.members * prefix.pages)
-        return runs, self._ints[Row.SKIP, :count]
+        runs = self._lay(batch, PageLayout(*ints), prefix.members * prefix.pages)
+        return runs, self._ints[PageRunRow.SKIP, :count]
 
-    def _lay(self, batch: Batch, layout: Layout, skip: np.ndarray | None = None) -> Runs:
+    def _lay(self, batch: StepBatch, layout: PageLayout, skip: np.ndarray | None = None) -> QueryPageRuns:
         """Describe the runs on the host, and queue what puts them and their pages on the device."""
         runs = len(layout.sequences)
         if max(runs, 0 if skip is None else len(skip)) > self._most:
@@ -81,29 +81,29 @@ class PageRuns:
         self._gather(batch, runs, int(pages.max()))
         return self._runs(host, runs, int(layout.queries[-1]))
 
-    def _describe(self, ints: np.ndarray, layout: Layout, pages: np.ndarray, skip: np.ndarray | None) -> None:
+    def _describe(self, ints: np.ndarray, layout: PageLayout, pages: np.ndarray, skip: np.ndarray | None) -> None:
         runs = len(pages)
-        ints[Row.PAGES, 0] = 0
-        np.cumsum(pages, out=ints[Row.PAGES, 1 : runs + 1])
-        ints[Row.LAST, :runs] = layout.tokens - (pages - 1) * self.page_size
-        ints[Row.SEQUENCE, :runs] = layout.sequences
-        ints[Row.TOKENS, :runs] = layout.tokens
-        ints[Row.QUERIES, : runs + 1] = layout.queries
+        ints[PageRunRow.PAGES, 0] = 0
+        np.cumsum(pages, out=ints[PageRunRow.PAGES, 1 : runs + 1])
+        ints[PageRunRow.LAST, :runs] = layout.tokens - (pages - 1) * self.page_size
+        ints[PageRunRow.SEQUENCE, :runs] = layout.sequences
+        ints[PageRunRow.TOKENS, :runs] = layout.tokens
+        ints[PageRunRow.QUERIES, : runs + 1] = layout.queries
         if skip is not None:
-            ints[Row.SKIP, : len(skip)] = skip
+            ints[PageRunRow.SKIP, : len(skip)] = skip
 
-    def _gather(self, batch: Batch, runs: int, longest: int) -> None:
+    def _gather(self, batch: StepBatch, runs: int, longest: int) -> None:
         device, ints = batch.device, self._ints
         assert device is not None
         page_indices(
-            self._indices, ints[Row.PAGES], ints[Row.SEQUENCE, :runs], longest,
+            self._indices, ints[PageRunRow.PAGES], ints[PageRunRow.SEQUENCE, :runs], longest,
             device.rows, device.starts, device.contexts, batch.slots, device.table, self.page_size, self._reach,
         )  # fmt: skip
 
-    def _runs(self, host: Tensor, runs: int, rows: int) -> Runs:
+    def _runs(self, host: Tensor, runs: int, rows: int) -> QueryPageRuns:
         begins, own, ints = slice(0, runs + 1), slice(0, runs), self._ints
-        on_host = host[Row.QUERIES, begins], host[Row.PAGES, begins], host[Row.TOKENS, own]
-        return Runs(on_host, ints[Row.QUERIES, begins], ints[Row.PAGES, begins], ints[Row.LAST, own], self._indices, rows)
+        on_host = host[PageRunRow.QUERIES, begins], host[PageRunRow.PAGES, begins], host[PageRunRow.TOKENS, own]
+        return QueryPageRuns(on_host, ints[PageRunRow.QUERIES, begins], ints[PageRunRow.PAGES, begins], ints[PageRunRow.LAST, own], self._indices, rows)
 
     def _reserve(self, pages: int) -> None:
         if pages > len(self._indices):

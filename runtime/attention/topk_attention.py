@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..layers.float8 import restore
-from ..step.batch import Batch
-from .layout import AttentionShape
-from .written import attend_written
+from ..layers.float8_reference import restore
+from ..step.step_batch import StepBatch
+from .attention_layout import AttentionShape
+from .unfused_attention import attend_unfused
 
 if TYPE_CHECKING:
-    from ..cache.kv import KVPool
+    from ..cache.kv_pool import KVPool
 
 ROWS = 128  # queries that are scored at a time, so that their scores stay small
 GATHERED = 1 << 15  # rows that are gathered at a time
 
 
-class Chosen(NamedTuple):
+class TopKSelection(NamedTuple):
     """What queries attend to, by KV head: the first `heads` of those that there are.
 
     slots: int32 [T, heads, most], of the chosen tokens, each once.  counts: int32 [T, heads], how many these are, at least one; behind
@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
         return slots.flatten(0, 1), self.counts.flatten()
 
 
-class ChosenByTorch:
+class TopKByTorch:
     """Of a backend for equal layers. by_torch: what of attention to chosen tokens is no kernel's, if something is."""
 
     pool: KVPool
@@ -60,19 +60,19 @@ class ChosenByTorch:
         """Where a layer stores by what it chooses tokens: [slots, index_dim]."""
         return self.pool.index[self.shape.caches[layer]]
 
-    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+    def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None:
         stored = self.indexed(layer)
         stored.index_copy_(0, batch.slots.long(), keys.to(stored.dtype))
 
-    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
         assert self.shape.chosen is not None
         return choose(queries, shares, self.indexed(layer), self.shape.chosen, batch)
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         return attend(q, chosen, self.pool, self.shape, layer, sinks)
 
 
-def choose(queries: Tensor, shares: Tensor, keys: Tensor, most: int, batch: Batch) -> Chosen:
+def choose(queries: Tensor, shares: Tensor, keys: Tensor, most: int, batch: StepBatch) -> TopKSelection:
     """The up to `most` tokens with the highest scores among those that each query sees; of equal scores the first.
 
     A score is the sum over heads of share * relu(query * key / sqrt(dim)).
@@ -87,7 +87,7 @@ def choose(queries: Tensor, shares: Tensor, keys: Tensor, most: int, batch: Batc
             part = slice(start, min(start + ROWS, rows.stop))
             places = _best(queries[part], shares[part], kept, first + start - rows.start, most)
             slots[part, 0, : places.shape[1]] = own[places.clamp_max(len(own) - 1)].int()
-    return Chosen(slots, counts[:, None])
+    return TopKSelection(slots, counts[:, None])
 
 
 def _best(queries: Tensor, shares: Tensor, keys: Tensor, first: int, most: int) -> Tensor:
@@ -99,7 +99,7 @@ def _best(queries: Tensor, shares: Tensor, keys: Tensor, first: int, most: int) 
     return order.masked_fill_(unseen.gather(1, order), len(keys)).sort(dim=1).values
 
 
-def attend(q: Tensor, chosen: Chosen, pool: KVPool, shape: AttentionShape, layer: int, sinks: Tensor | None = None) -> Tensor:
+def attend(q: Tensor, chosen: TopKSelection, pool: KVPool, shape: AttentionShape, layer: int, sinks: Tensor | None = None) -> Tensor:
     """q [T, query heads of the KV heads in `chosen`, head_dim] -> [T, query heads, value_dim]. sinks: see `AttentionBackend.attend`."""
     slots, counts = chosen.of_rows(shape.kv_heads)
     rows = q.reshape(len(slots), 1, -1, q.shape[2])
@@ -130,10 +130,10 @@ def _mixed(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: AttentionShape,
     if sinks is None and shape.softcap is None:
         return scaled_dot_product_attention(q, k, v, seen, scale=shape.scale)
     mask = torch.zeros(seen.shape, device=q.device).masked_fill_(~seen, -torch.inf)
-    return attend_written(q, k, v, mask, shape.scale, shape.softcap, sinks)
+    return attend_unfused(q, k, v, mask, shape.scale, shape.softcap, sinks)
 
 
-def sequences(batch: Batch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
+def sequences(batch: StepBatch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
     """Of each sequence where its queries are in the batch, the slots of all its tokens (int64), and the position of its first query."""
     starts = pairwise(accumulate(batch.query_lens, initial=0))
     for (start, stop), slots in zip(starts, batch.context_slots, strict=True):

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..cache.kv import KVPool
-from ..layers.float8 import FP8, restore, saturate
-from ..step.batch import Batch
-from . import plan as planning
-from .base import AttentionShape, BackendUnavailable, OnePool
-from .plan import Span
-from .written import attend_written
+from ..cache.kv_pool import KVPool
+from ..layers.float8_reference import FP8, restore, saturate
+from ..step.step_batch import StepBatch
+from . import padded_groups as planning
+from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .padded_groups import QuerySpan
+from .unfused_attention import attend_unfused
 
 QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask to this many rows
 
@@ -38,7 +38,7 @@ class PaddedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class PrefillGroup:
     """Many queries of one sequence. slots: of its keys.  fresh: they are the new ones, in the same rows."""
 
     rows: slice
@@ -47,10 +47,10 @@ class Prefill:
     window: int | None
 
 
-Part = PaddedGroup | Prefill
+Part = PaddedGroup | PrefillGroup
 
 
-class TorchNativeAttention(OnePool):
+class TorchNativeAttention(SinglePoolAttention):
     """See `AttentionBackend`. Padding reads `PAD_SLOT` only, so freed slots may hold anything, even NaN.
 
     The options of other backends are taken and ignored; raises BackendUnavailable for `deterministic`.
@@ -74,7 +74,7 @@ class TorchNativeAttention(OnePool):
         self._slopes = None if shape.alibi is None else torch.tensor(shape.alibi, device=pool.k.device)
         self._masks: dict[int | None, Tensor] = {}
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         longest = max(batch.context_lens)
         parts: dict[tuple[int | None, int | None], list[Part]] = {}
         for reach in set(self.shape.reaches):
@@ -84,7 +84,7 @@ class TorchNativeAttention(OnePool):
             parts[reach] = parts[window, chunk]
         batch.plan = [parts[reach] for reach in self.shape.reaches]
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         slots = batch.slots.long()
         k_scale, v_scale = self.scales(layer)
         self._write(self._keys[layer], slots, k, k_scale)
@@ -92,18 +92,18 @@ class TorchNativeAttention(OnePool):
             self._write(self._values[layer], slots, v, v_scale)
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         parts: list[Part] = batch.plan[layer]
         if len(parts) == 1:  # the kernels of a device may lay their results out in another order
             part = parts[0]
-            if isinstance(part, Prefill):
+            if isinstance(part, PrefillGroup):
                 return self.attend_prefill(part, q, k, v, layer, sinks).contiguous()
             if isinstance(part.targets, slice):
                 return self._attend_group(part, q, layer, sinks).contiguous()
         out = q.new_empty(*q.shape[:2], self.shape.value_dim)
         for part in parts:
-            if isinstance(part, Prefill):
+            if isinstance(part, PrefillGroup):
                 out[part.rows] = self.attend_prefill(part, q, k, v, layer, sinks)
             else:
                 out[part.targets] = self._attend_group(part, q, layer, sinks)
@@ -140,7 +140,7 @@ class TorchNativeAttention(OnePool):
         return out if group.real is None else out.index_select(0, group.real)
 
     def attend_prefill(
-        self, part: Prefill, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, sinks: Tensor | None = None
+        self, part: PrefillGroup, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, sinks: Tensor | None = None
     ) -> Tensor:
         """q [T, heads, dim] -> [queries of this part, heads, value_dim]."""
         shape = self.shape
@@ -182,7 +182,7 @@ class TorchNativeAttention(OnePool):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
         shape = self.shape
         if self._must_write(sinks):
-            return attend_written(q, k, v, mask, shape.scale, shape.softcap, sinks)
+            return attend_unfused(q, k, v, mask, shape.scale, shape.softcap, sinks)
         if mask is not None:
             mask = mask.to(q.dtype)
         return scaled_dot_product_attention(q, k, v, mask, scale=shape.scale)
@@ -212,13 +212,13 @@ class TorchNativeAttention(OnePool):
             mask = mask - slopes * self._index(distance)[:, None, :, None]
         return mask.expand(-1, -1, -1, shape.group, -1).flatten(2, 3)
 
-    def _parts(self, batch: Batch, window: int | None, chunk: int | None) -> list[Part]:
+    def _parts(self, batch: StepBatch, window: int | None, chunk: int | None) -> list[Part]:
         spans = planning.spans_of(batch.query_lens, batch.context_slots, window, chunk)
         groups, prefills = planning.groups_of(spans)
         parts: list[Part] = [self._group(group, window) for group in groups]
         return parts + [self.prefill(span, window) for span in prefills]
 
-    def _group(self, group: list[Span], window: int | None) -> PaddedGroup:
+    def _group(self, group: list[QuerySpan], window: int | None) -> PaddedGroup:
         rows = planning.rows_of(group)
         unmasked = planning.all_visible(group) and self._slopes is None
         return PaddedGroup(
@@ -231,11 +231,11 @@ class TorchNativeAttention(OnePool):
             mask=None if unmasked else self._group_mask(planning.distances(group), window),
         )
 
-    def prefill(self, span: Span, window: int | None) -> Prefill:
+    def prefill(self, span: QuerySpan, window: int | None) -> PrefillGroup:
         fresh = not span.cached and not self._fp8  # what float8 rounds off is gone for every query alike
         seen = window if window is not None and window < span.context else None
         rows = slice(span.start, span.start + span.queries)
-        return Prefill(rows, self._index(span.slots.astype(np.int64)), fresh, seen)
+        return PrefillGroup(rows, self._index(span.slots.astype(np.int64)), fresh, seen)
 
     def _index(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.pool.k.device)

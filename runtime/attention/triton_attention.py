@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.kv import KVPool
-from ..kernels.attention_decode import DecodeScratch, DecodeTile, decode
-from ..kernels.attention_prefill import PrefillScratch, PrefillTile, prefill
-from ..kernels.attention_store import store
-from ..kernels.one_row_launch import has_room
-from ..kernels.overlap import overlaps
-from ..step.batch import Batch, DeviceBatch
-from .base import AttentionShape, BackendUnavailable, OnePool
-from .chosen import Chosen
+from ..cache.kv_pool import KVPool
+from ..kernels.attention.attention_decode import DecodeScratch, DecodeTile, decode
+from ..kernels.attention.attention_prefill import PrefillScratch, PrefillTile, prefill
+from ..kernels.attention.kv_cache_write import store
+from ..kernels.gemv.gemv_launch import has_room
+from ..kernels.launch.programmatic_launch import overlaps
+from ..step.step_batch import StepBatch, DeviceBatch
+from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .topk_attention import TopKSelection
 
 MERGED_NUMBERS = 128  # of partial results at once, of a thread
 MANY_NUMBERS = 4096  # of one partial result, from which on two warps are faster for heads above 128
@@ -34,7 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TritonAttentionPlan:
     """How many sequences, the first ones, are decodes; how many others, and in how many tiles they are attended."""
 
     decodes: int
@@ -42,7 +42,7 @@ class Plan:
     tiles: int
 
 
-class TritonAttention(OnePool):
+class TritonAttention(SinglePoolAttention):
     """See `AttentionBackend`.
 
     page_size: token slots of a page.  max_running: most sequences of a step.  context: most tokens of one, None: what the pool holds.
@@ -66,7 +66,7 @@ class TritonAttention(OnePool):
         _require(pool, shape)
         self.pool, self.shape, self.page_size, self.deterministic = pool, shape, page_size, deterministic
         self.decode_tile, self.prefill_tile = tiles_for(pool, shape, deterministic)
-        self.lone_tile = lone_tile_for(self.decode_tile, pool, shape)
+        self.gemv_tile = gemv_tile_for(self.decode_tile, pool, shape)
         self.most = 1 << (max_running - 1).bit_length()
         self._viewed: Tensor | None = None
         alike = {"scale": shape.scale, "softcap": shape.softcap}
@@ -85,34 +85,34 @@ class TritonAttention(OnePool):
         tiles = SPLIT_BYTES // (parts * shape.kv_heads * tile.rows * shape.head_dim * 4)
         return PrefillScratch(max(1, tiles), parts, shape.kv_heads, shape.head_dim, tile, self.pool.k.device)
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         batch.plan = self.plan_of(batch)
 
-    def plan_of(self, batch: Batch) -> Plan:
+    def plan_of(self, batch: StepBatch) -> TritonAttentionPlan:
         device = batch.device
         lengths = [1] * len(device.contexts) if device is not None and device.static else batch.query_lens
         decodes = 0 if self.deterministic else sum(1 for _ in takewhile(lambda count: count == 1, lengths))
         tiles = sum(self.prefill_tile.tiles(count, self.shape.group) for count in lengths[decodes:])
-        return Plan(decodes, len(lengths) - decodes, tiles)
+        return TritonAttentionPlan(decodes, len(lengths) - decodes, tiles)
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         store(k, v, batch.slots, *self._kv(layer), *self.scales(layer))
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self.attend_into(out, q, layer, batch, sinks)
         return out
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> None:
         """`attend` with the result in `out`, contiguous."""
-        plan: Plan = batch.plan
+        plan: TritonAttentionPlan = batch.plan
         self.attend_decodes(q, out, layer, batch, plan.decodes, sinks=sinks)
         self.attend_prefills(q, out, layer, batch, plan, sinks)
 
     def attend_decodes(
-        self, q: Tensor, out: Tensor, layer: int, batch: Batch, sequences: int,
+        self, q: Tensor, out: Tensor, layer: int, batch: StepBatch, sequences: int,
         skip: Tensor | None = None, lse: Tensor | None = None, sinks: Tensor | None = None,
     ) -> None:  # fmt: skip
         """The first `sequences` of the step, one query each. skip, lse: see `decode`."""
@@ -123,12 +123,12 @@ class TritonAttention(OnePool):
         decode(
             q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
             page_size=device.page_size, scratch=self._scratch,
-            tile=self.lone_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse, sinks=sinks,
+            tile=self.gemv_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse, sinks=sinks,
             k_scale=k_scale, v_scale=v_scale, overlap=skip is None and not batch.waits and overlaps(q.device), **self._asked[layer],
         )  # fmt: skip
 
     def attend_prefills(
-        self, q: Tensor, out: Tensor, layer: int, batch: Batch, plan: Plan, sinks: Tensor | None = None
+        self, q: Tensor, out: Tensor, layer: int, batch: StepBatch, plan: TritonAttentionPlan, sinks: Tensor | None = None
     ) -> None:
         """The sequences of the step behind its decodes."""
         if not plan.prefills:
@@ -142,7 +142,7 @@ class TritonAttention(OnePool):
             k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
         )  # fmt: skip
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         """A query token and KV head is a decode over a pool of one KV head, and its tokens are the pages of a table, one token each."""
         slots, counts = chosen.of_rows(self.shape.kv_heads)
         rows = q.reshape(len(slots), -1, q.shape[2])
@@ -186,7 +186,7 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
     return _tile(shape, warps=2), PrefillTile(max(least, 128), 64, warps=4, stages=3)
 
 
-def lone_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> DecodeTile:
+def gemv_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> DecodeTile:
     """Of one sequence, whose programs wait for each other: those of two warps are there sooner."""
     return tile if pool.k.dtype == torch.float32 or shape.head_dim > 256 else _tile(shape, tile.block, warps=2, stages=tile.stages)
 
@@ -221,16 +221,16 @@ def proved(backend: Any) -> None:
         raise BackendUnavailable(f"Triton's kernels fail here: {type(error).__name__}: {first_line}") from error
 
 
-def _choose(backend: Any, batch: Batch, q: Tensor) -> None:
+def _choose(backend: Any, batch: StepBatch, q: Tensor) -> None:
     """By as many heads as any; layers that attend to what others choose have none."""
     keys = backend.indexed(0)
     if keys.shape[1]:
         backend.choose(q.new_zeros(len(q), 32, keys.shape[1]), q.new_zeros(len(q), 32, dtype=torch.float32), 0, batch)
     slots = torch.zeros(len(q), backend.shape.kv_heads, backend.shape.chosen, dtype=torch.int32, device=q.device)
-    backend.attend_chosen(q, Chosen(slots, torch.ones_like(slots[..., 0])), 0, batch)
+    backend.attend_topk(q, TopKSelection(slots, torch.ones_like(slots[..., 0])), 0, batch)
 
 
-def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Batch:
+def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> StepBatch:
     """Sequences without a past, all in the padding slot."""
 
     def ints(values: list[int]) -> Tensor:
@@ -240,7 +240,7 @@ def _empty_batch(lengths: list[int], page_size: int, device: torch.device) -> Ba
     table = ints([0] * max(lengths))[None]
     starts = ints([0, *accumulate(lengths)])
     around = DeviceBatch(none, tokens, starts, ints(lengths), table, page_size, none[:1])
-    return Batch(tokens, tokens, tokens, lengths, lengths, [], none[:0], device=around)
+    return StepBatch(tokens, tokens, tokens, lengths, lengths, [], none[:0], device=around)
 
 
 def _require(pool: KVPool, shape: AttentionShape) -> None:

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.kv import KVPool
-from ..kernels.attention_latent import LatentScratch, LatentTile, decode, extend
-from ..kernels.attention_store import store
-from ..kernels.choice import choose
-from ..kernels.one_row_launch import has_room
-from ..step.batch import Batch
-from .base import AttentionShape, BackendUnavailable, OnePool
-from .chosen import Chosen
-from .triton import DTYPES, Plan, proved
+from ..cache.kv_pool import KVPool
+from ..kernels.attention.attention_latent import LatentScratch, LatentTile, decode, extend
+from ..kernels.attention.kv_cache_write import store
+from ..kernels.attention.topk_select import select_topk
+from ..kernels.gemv.gemv_launch import has_room
+from ..step.step_batch import StepBatch
+from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
+from .topk_attention import TopKSelection
+from .triton_attention import DTYPES, TritonAttentionPlan, proved
 
 WIDEST = 512  # latent
 
 
-class TritonLatentAttention(OnePool):
+class TritonMLAAttention(SinglePoolAttention):
     """See `AttentionBackend`, and `TritonAttention` for the options; the kernels have no bits that are the same in any batch."""
 
     name, reason = "triton", "Triton's kernels for everything"
@@ -42,19 +42,19 @@ class TritonLatentAttention(OnePool):
         if pool.k.is_cuda:
             proved(self)
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         device = batch.device
         lengths = [1] * len(device.contexts) if device is not None and device.static else batch.query_lens
         decodes = sum(1 for _ in takewhile(lambda count: count == 1, lengths))
         tiles = sum(self.extend_tile.tiles(count, self.shape.query_heads) for count in lengths[decodes:])
-        batch.plan = Plan(decodes, len(lengths) - decodes, tiles)
+        batch.plan = TritonAttentionPlan(decodes, len(lengths) - decodes, tiles)
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         scale = self.scales(layer).k
         store(k, None, batch.slots, self.stored(layer)[0], None, scale, scale)
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         plan, device = batch.plan, batch.device
         assert device is not None
@@ -71,24 +71,24 @@ class TritonLatentAttention(OnePool):
             )  # fmt: skip
         return out
 
-    def variant(self, batch: Batch) -> Hashable:
+    def variant(self, batch: StepBatch) -> Hashable:
         """Where tokens are chosen of longer contexts, up to how many: scores have that much room."""
         longest = max(batch.context_lens)
         return None if self.shape.chosen is None or longest <= self.shape.chosen else _room(longest)
 
-    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+    def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None:
         store(keys[:, None], None, batch.slots, self.indexed(layer)[:, None], None, 1.0, 1.0)
 
-    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
         device, most = batch.device, self.shape.chosen
         assert device is not None and most is not None
-        slots, counts = choose(
+        slots, counts = select_topk(
             queries, shares, self.indexed(layer), batch.positions, device.token_rows, device.table,
             longest=_room(max(batch.context_lens)), most=most, page_size=device.page_size,
         )  # fmt: skip
-        return Chosen(slots[:, None], counts[:, None])
+        return TopKSelection(slots[:, None], counts[:, None])
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         """A query is a decode, and its tokens are the pages of a table, one token each."""
         rows, shape = self.stored(layer)[0], self.shape
         out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype, device=q.device)

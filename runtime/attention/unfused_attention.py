@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def attend_written(
+def attend_unfused(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None, sinks: Tensor | None
 ) -> Tensor:
     """q: [..., queries, dim]; k: [..., keys, dim]; v: [..., keys, value_dim]; returns [..., queries, value_dim].

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..layers.float8 import Scales
-from ..step.batch import Batch
-from .chosen import Chosen
+from ..layers.float8_reference import KVScaleFactors
+from ..step.step_batch import StepBatch
+from .topk_attention import TopKSelection
 
 if TYPE_CHECKING:
-    from . import OneBackend
+    from . import UniformAttention
 
 
-class OverWindows:
-    """See `AttentionBackend`: any of them, for which `Batch.windows` takes the place of the slots of all layers."""
+class WindowSlotAttention:
+    """See `AttentionBackend`: any of them, for which `StepBatch.windows` takes the place of the slots of all layers."""
 
-    def __init__(self, backend: OneBackend) -> None:
+    def __init__(self, backend: UniformAttention) -> None:
         self._backend = backend
         self.name, self.reason, self.slower, self.pool = backend.name, backend.reason, backend.slower, backend.pool
         self.capturable = backend.capturable
@@ -27,60 +27,60 @@ class OverWindows:
             if hasattr(backend, name):
                 setattr(self, name, getattr(self, f"_{name}"))
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: StepBatch) -> None:
         with _slots(batch):
             self._backend.plan(batch)
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None:
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         with _slots(batch):
             self._backend.store(k, v, layer, batch)
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         with _slots(batch):
             return self._backend.attend(q, k, v, layer, batch, sinks)
 
-    def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+    def _attend_into(self, out: Tensor, q: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> None:
         with _slots(batch):
             self._backend.attend_into(out, q, layer, batch, sinks)  # type: ignore[attr-defined]
 
-    def _variant(self, batch: Batch) -> Hashable:
+    def _variant(self, batch: StepBatch) -> Hashable:
         with _slots(batch):
             return self._backend.variant(batch)  # type: ignore[attr-defined]
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._backend.stored(layer)
 
-    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None:
+    def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None:
         with _slots(batch):
             self._backend.store_index(keys, layer, batch)
 
-    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
         with _slots(batch):
             return self._backend.choose(queries, shares, layer, batch)
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         with _slots(batch):
-            return self._backend.attend_chosen(q, chosen, layer, batch, sinks)
+            return self._backend.attend_topk(q, chosen, layer, batch, sinks)
 
-    def scales(self, layer: int) -> Scales:
+    def scales(self, layer: int) -> KVScaleFactors:
         return self._backend.scales(layer)
 
-    def slots(self, layer: int, batch: Batch) -> Tensor:
+    def slots(self, layer: int, batch: StepBatch) -> Tensor:
         assert batch.windows is not None
         return batch.windows.slots
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self._backend.reasons(layer)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
+    def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
         with _slots(batch):
             return self._backend.seen(layer, batch)
 
 
 @contextmanager
-def _slots(batch: Batch) -> Iterator[None]:
+def _slots(batch: StepBatch) -> Iterator[None]:
     windows, device = batch.windows, batch.device
     assert windows is not None
     slots, context_slots, table = batch.slots, batch.context_slots, None if device is None else device.table

@@ -7,34 +7,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..adapters.adapter import Memory, Packing
-from ..adapters.base_weights import WeightsHere
-from ..adapters.laws import adapted_sites, by_law, law_for, reads_more
-from ..adapters.reading import Reader
-from ..adapters.room import Adapters
-from ..adapters.shadow import Shadow
-from ..adapters.sites import Site, sites_of
-from ..adapters.slots import Slots, bytes_of, class_of
-from ..adapters.store import HostStore
-from ..executor.device import DeviceChoice
-from ..loading.gguf import is_gguf
+from ..adapters.adapter import Memory, AdapterPacker
+from ..adapters.files.base_weights import LocalBaseWeights
+from ..adapters.choose_adapter_kernels import adapted_sites, by_reference, adapter_products_for, reads_extras
+from ..adapters.files.adapter_reader import AdapterReader
+from ..adapters.adapter_manager import AdapterManager
+from ..adapters.adapted_model import AdaptedModel
+from ..adapters.adapter_sites import AdapterSite, sites_of
+from ..adapters.adapter_slots import AdapterSlots, bytes_of, class_of
+from ..adapters.adapter_store import AdapterHostStore
+from ..executor.device_choice import DeviceChoice
+from ..loading.gguf_files.gguf_model import is_gguf
 from ..models.decoder import Decoder
-from ..parallel.adapter_parts import (
-    PartsPacking,
-    TeamSlots,
-    WeightsOfRanks,
-    bytes_of_ranks,
-    most_of_a_rank,
+from ..parallel.tp.sharded_adapters import (
+    ShardedAdapterPacker,
+    RanksAdapterSlots,
+    RanksBaseWeights,
+    adapter_bytes_of_ranks,
+    most_adapter_bytes_of_rank,
     parts_of,
 )
-from ..step.locked_pool import LockedPool, driver_of
-from .config import Resolved
-from .core import EngineCore
-from .ranks_side import RanksSide
-from .sizes import parse_memory
+from ..memory.pinned_memory_pool import PinnedMemoryPool, pin_driver_of
+from .engine_config import DeviceDefaults
+from ..loop.engine_core import EngineCore
+from .build_ranks import RanksBuilder
+from ..memory.memory_sizes import parse_memory
 
 
-def refusal(model: Any, path: Path, config: Resolved) -> str | None:
+def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | None:
     """Why the model takes no adapters, if it takes none."""
     if not isinstance(model, Decoder):
         return f"{model.config.architecture} runs by transformers' own implementation"
@@ -43,66 +43,66 @@ def refusal(model: Any, path: Path, config: Resolved) -> str | None:
     return None if adapted_sites(model, config.deterministic, path) else f"{model.config.architecture} has no product that adapters are added to"
 
 
-def slot_bytes(model: Decoder, config: Resolved, side: RanksSide | None = None, path: Path | None = None) -> int:
+def slot_bytes(model: Decoder, config: DeviceDefaults, side: RanksBuilder | None = None, path: Path | None = None) -> int:
     """path: of the model. That the slots take which were asked for: of all ranks that share this memory, on GPUs of the fullest card."""
     if not config.adapter_slots:
         return 0
     if side is None:
-        return bytes_of(adapted_sites(model, config.deterministic, path), counts(config), model.dtype.itemsize) + (room_of(model, config) or 0)
+        return bytes_of(adapted_sites(model, config.deterministic, path), counts(config), model.dtype.itemsize) + (adapter_budget(model, config) or 0)
     if model.device.type == "cuda":
-        most = most_of_a_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize, by_law(model, config.deterministic, path))
+        most = most_adapter_bytes_of_rank(side.part.whole, config.pipeline_parallel, config.tensor_parallel, counts(config), model.dtype.itemsize, by_reference(model, config.deterministic, path))
         return most + config.extras_room
     return _of_ranks(side, config, model, path)(counts(config))
 
 
-def room_of(model: Decoder, config: Resolved) -> int | None:
+def adapter_budget(model: Decoder, config: DeviceDefaults) -> int | None:
     """Bytes of a GPU for what adapters have beside pairs; None: they lie in main memory."""
     return config.extras_room if model.fused else None
 
 
-def _of_ranks(side: RanksSide, config: Resolved, model: Decoder, path: Path | None) -> Callable[[Mapping[int, int]], int]:
-    stages, ranks, law = config.pipeline_parallel, config.tensor_parallel, by_law(model, config.deterministic, path)
-    room = stages * ranks * (room_of(model, config) or 0)
-    return lambda counts: bytes_of_ranks(side.part.whole, stages, ranks, counts, model.dtype.itemsize, law) + room
+def _of_ranks(side: RanksBuilder, config: DeviceDefaults, model: Decoder, path: Path | None) -> Callable[[Mapping[int, int]], int]:
+    stages, ranks, law = config.pipeline_parallel, config.tensor_parallel, by_reference(model, config.deterministic, path)
+    room = stages * ranks * (adapter_budget(model, config) or 0)
+    return lambda counts: adapter_bytes_of_ranks(side.part.whole, stages, ranks, counts, model.dtype.itemsize, law) + room
 
 
-def counts(config: Resolved) -> dict[int, int]:
+def counts(config: DeviceDefaults) -> dict[int, int]:
     found: dict[int, int] = {}
     for rank, count in config.slots_by_rank.items():
         found[class_of(rank)] = found.get(class_of(rank), 0) + count
     return found
 
 
-def make_adapters(model: Decoder, config: Resolved, choice: DeviceChoice, side: RanksSide | None = None, path: Path | None = None) -> Adapters:
+def make_adapters(model: Decoder, config: DeviceDefaults, choice: DeviceChoice, side: RanksBuilder | None = None, path: Path | None = None) -> AdapterManager:
     """path: of the model."""
     gpu = choice.device.type == "cuda"
     sites = adapted_sites(model, config.deterministic, path)
-    made_by = Slots if side is None else partial(TeamSlots, side.team, _of_ranks(side, config, model, path), model.fused)
-    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None, room=room_of(model, config))
-    shadow = Shadow(model, sites, law_for(model, slots, sites, config.deterministic))
+    made_by = AdapterSlots if side is None else partial(RanksAdapterSlots, side.team, _of_ranks(side, config, model, path), model.fused)
+    slots = made_by(sites, model.dtype, choice.device, counts(config), grows=not gpu and config.adapter_slots is None, room=adapter_budget(model, config))
+    shadow = AdaptedModel(model, sites, adapter_products_for(model, slots, sites, config.deterministic))
     budget = parse_memory(config.adapter_memory, "adapter_memory")
-    locked = LockedPool(driver_of(choice.device, "adapter_memory"), budget // 8) if gpu else None
+    locked = PinnedMemoryPool(pin_driver_of(choice.device, "adapter_memory"), budget // 8) if gpu else None
     reader = _reader(model, sites, config, side, path, None if locked is None else locked.take)
-    made = Adapters(HostStore(reader.read, budget, locked), slots, shadow, config.strict)
+    made = AdapterManager(AdapterHostStore(reader.read, budget, locked), slots, shadow, config.strict)
     model.adapted = shadow
     for name, folder in (config.adapters or {}).items():
         made.load(name, str(Path(folder).absolute()))
     return made
 
 
-def _reader(model: Decoder, sites: tuple[Site, ...], config: Resolved, side: RanksSide | None, path: Path | None, memory: Memory | None) -> Reader:
-    pickles, here = config.load_format == "pt", WeightsHere(model, sites)
+def _reader(model: Decoder, sites: tuple[AdapterSite, ...], config: DeviceDefaults, side: RanksBuilder | None, path: Path | None, memory: Memory | None) -> AdapterReader:
+    pickles, here = config.load_format == "pt", LocalBaseWeights(model, sites)
     file = path if path is not None and is_gguf(path) else None
-    more = reads_more(model, config.deterministic, path, None if side is None else side.part.whole)
+    more = reads_extras(model, config.deterministic, path, None if side is None else side.part.whole)
     if side is None:
-        return Reader(model.config, sites, model.dtype, pickles, base=here if more else None, packing=Packing(sites, model.dtype, model.config, memory), file=file)
-    whole, law, shape = side.part.whole, by_law(model, config.deterministic, path), (config.pipeline_parallel, config.tensor_parallel)
+        return AdapterReader(model.config, sites, model.dtype, pickles, base=here if more else None, packing=AdapterPacker(sites, model.dtype, model.config, memory), file=file)
+    whole, law, shape = side.part.whole, by_reference(model, config.deterministic, path), (config.pipeline_parallel, config.tensor_parallel)
     all_sites = sites_of(whole, law)
-    weights = WeightsOfRanks(here, side.team, parts_of(whole, *shape, config.whole_experts), all_sites)
-    return Reader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=PartsPacking(whole, *shape, model.dtype, law, config.whole_experts, memory))
+    weights = RanksBaseWeights(here, side.team, parts_of(whole, *shape, config.whole_experts), all_sites)
+    return AdapterReader(whole, all_sites, model.dtype, pickles, base=weights if more else None, file=file, packing=ShardedAdapterPacker(whole, *shape, model.dtype, law, config.whole_experts, memory))
 
 
-def adapters_told(core: EngineCore) -> dict[str, Any]:
+def describe_adapters(core: EngineCore) -> dict[str, Any]:
     """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the reason in `why`.
 
     one_row: the kernels of a single row add what adapters do, in layers whose products all have such kernels.

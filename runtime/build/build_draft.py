@@ -9,43 +9,43 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import AttentionBackend, attention_backend
-from ..cache.pools import Pool
+from ..cache.kv_pools import Pool
 from ..errors import ConfigError
-from ..executor.device import DeviceChoice
-from ..executor.head_runner import HeadRunner
+from ..executor.device_choice import DeviceChoice
+from ..executor.draft_head_runner import DraftHeadRunner
 from ..loading import describe, load_model, resolve_model
-from ..loading.heads import HeadFiles, kind_of, open_head, open_mtp
-from ..models.capture import Capture
+from ..loading.draft_head_files import DraftHeadFiles, kind_of, open_draft_head, open_mtp_head
+from ..models.hidden_state_capture import HiddenStateCapture
 from ..models.decoder import Decoder
-from ..models.generic import AnyDecoder, GenericModel
-from ..models.head import Head
-from ..models.spec import Model
-from ..speculative.control import Control
-from ..speculative.draft_pace import DraftPace
-from ..speculative.head_shadow import HeadShadows
+from ..models.transformers_backend import AnyDecoder, TransformersModelSpec
+from ..models.draft_head import DraftHead
+from ..models.spec.model_spec import ModelSpec
+from ..speculative.draft_length_control import DraftLengthControl
+from ..speculative.draft_model_timing import DraftModelTiming
+from ..speculative.draft_head_state import DraftHeadStates
 from ..speculative.model_drafter import ModelDrafter
-from ..speculative.shadow import Shadows
+from ..speculative.draft_model_state import DraftModelStates
 from ..text.tokenizer import Tokenizer
-from . import memory
-from .caches import plain_cache
-from .config import Resolved
-from .metrics import Stats
-from .runners import make_runner
-from .text_side import load_tokenizer
+from . import memory_plan
+from .build_prefix_cache import plain_cache
+from .engine_config import DeviceDefaults
+from ..watch.engine_stats import Stats
+from .build_runner import make_runner
+from .build_tokenizer import load_tokenizer
 
 
-class DraftSide:
+class DraftBuilder:
     """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`, `drafter`.
 
     per_token: bytes of its keys and values, which lie in a pool of as many tokens as the target's.
     """
 
     kind: str
-    model: Decoder | Head
+    model: Decoder | DraftHead
     pool: Pool
     attends_by = "auto"
 
-    def __init__(self, config: Resolved, choice: DeviceChoice, path: Path, description: Model) -> None:
+    def __init__(self, config: DeviceDefaults, choice: DeviceChoice, path: Path, description: ModelSpec) -> None:
         self.config, self.choice, self.path, self.description = config, choice, path, description
         self.per_token = description.attention.bytes_per_slot(choice.dtype)
         self.made: ModelDrafter | None = None
@@ -61,10 +61,10 @@ class DraftSide:
     def join(self, target: AnyDecoder) -> None:
         """Behind them."""
 
-    def planned(self, plan: memory.MemoryPlan) -> memory.MemoryPlan:
+    def planned(self, plan: memory_plan.MemoryPlan) -> memory_plan.MemoryPlan:
         """With what it takes beside its keys and values; on a GPU the weights are in what was measured."""
         if self.choice.device.type == "cuda":
-            return replace(plan, reserved=plan.reserved + memory.ATTENTION + (memory.GRAPHS if self.config.graphs else 0))
+            return replace(plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0))
         return replace(plan, weights=plan.weights + self.model.weight_bytes)
 
     def take(self, slots: int) -> Pool:
@@ -80,18 +80,18 @@ class DraftSide:
             context=self.description.max_position, deterministic=config.deterministic and self.attends_by == "auto", dtype=self.model.dtype,
         )  # fmt: skip
 
-    def drafter(self, control: Control | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
+    def drafter(self, control: DraftLengthControl | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
         """tokens: of the target's vocabulary.  target: its runner."""
         runner, shadows = self._running(target)
         size = min(tokens, self.description.vocab_size)
-        self.made = ModelDrafter(runner, shadows, DraftPace(control), stats, size, self.description.max_position, self._ids)
+        self.made = ModelDrafter(runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids)
         return self.made
 
     @property
     def _ids(self) -> Tensor | None:
         return None
 
-    def _running(self, target: Any) -> tuple[Any, Shadows]:
+    def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
         """What computes it, and what it has computed."""
         raise NotImplementedError
 
@@ -113,14 +113,14 @@ class DraftSide:
         }  # fmt: skip
 
 
-class ModelSide(DraftSide):
+class DraftModelBuilder(DraftBuilder):
     """A whole model."""
 
     kind = "model"
 
-    def __init__(self, config: Resolved, choice: DeviceChoice, path: Path) -> None:
+    def __init__(self, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         found = describe(path, None, "auto", False)
-        if isinstance(found, GenericModel):
+        if isinstance(found, TransformersModelSpec):
             raise ConfigError(f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's")
         if found.states:
             raise ConfigError(
@@ -133,18 +133,18 @@ class ModelSide(DraftSide):
         _require_same(target, path, load_tokenizer(self.path), self.path, asked(self.config))
         self.model = load_model(self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format)
 
-    def _running(self, target: Any) -> tuple[Any, Shadows]:
+    def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
         assert isinstance(self.model, Decoder)
         runner = make_runner(self.model, self.attention(), replace(self.config, run_ahead=False), self.choice, self.description.max_position)
-        return runner, Shadows(plain_cache(self.config, self.pool))
+        return runner, DraftModelStates(plain_cache(self.config, self.pool))
 
 
-class HeadSide(DraftSide):
+class DraftHeadBuilder(DraftBuilder):
     """A head on the target's states."""
 
-    model: Head
+    model: DraftHead
 
-    def __init__(self, config: Resolved, choice: DeviceChoice, path: Path, files: HeadFiles) -> None:
+    def __init__(self, config: DeviceDefaults, choice: DeviceChoice, path: Path, files: DraftHeadFiles) -> None:
         super().__init__(config, choice, path, files.spec.model)
         self.files, self.kind = files, files.spec.kind
         if choice.device.type != "cpu":
@@ -153,19 +153,19 @@ class HeadSide(DraftSide):
     def join(self, target: AnyDecoder) -> None:
         assert isinstance(target, Decoder)
         self.model = self.files.load(target, self.choice.dtype, self.choice.device, self.seed)
-        target.capture = Capture(self.files.spec.layers)
+        target.capture = HiddenStateCapture(self.files.spec.layers)
 
     @property
     def _ids(self) -> Tensor | None:
         return self.model.ids
 
-    def _running(self, target: Any) -> tuple[Any, Shadows]:
-        shadows = HeadShadows(plain_cache(self.config, self.pool))
+    def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
+        shadows = DraftHeadStates(plain_cache(self.config, self.pool))
         target.observe = shadows.observe
-        return HeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
+        return DraftHeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
 
 
-def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericModel, path: Path) -> DraftSide | None:
+def make_draft_builder(config: DeviceDefaults, choice: DeviceChoice, target: ModelSpec | TransformersModelSpec, path: Path) -> DraftBuilder | None:
     """What `Engine(draft=...)` names. target, path: the model that it drafts for. Raises ConfigError where it cannot."""
     if config.draft is None:
         return None
@@ -173,8 +173,8 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
     where = path if mtp else resolve_model(config.draft, not config.dummy, config.load_format)
     kind = None if mtp else kind_of(where, config.load_format, not config.dummy)
     if not mtp and kind is None:
-        return ModelSide(config, choice, where)
-    if isinstance(target, GenericModel) or target.per_layer is not None:
+        return DraftModelBuilder(config, choice, where)
+    if isinstance(target, TransformersModelSpec) or target.per_layer is not None:
         raise ConfigError(f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model")
     if choice.device.type not in ("cpu", "cuda"):
         raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model")
@@ -182,13 +182,13 @@ def draft_side(config: Resolved, choice: DeviceChoice, target: Model | GenericMo
         raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
     if config.pipeline_parallel > 1:
         raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model")
-    files = open_mtp(where, target, config.load_format) if kind is None else open_head(where, kind, target, config.load_format, not config.dummy)
+    files = open_mtp_head(where, target, config.load_format) if kind is None else open_draft_head(where, kind, target, config.load_format, not config.dummy)
     if config.tensor_parallel > 1:
         files = files.scoring(target, path, config.load_format)
-    return HeadSide(config, choice, where, files)
+    return DraftHeadBuilder(config, choice, where, files)
 
 
-def asked(config: Resolved) -> str:
+def asked(config: DeviceDefaults) -> str:
     return f"Engine(draft={str(config.draft)!r})"
 
 

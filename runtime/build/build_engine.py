@@ -18,52 +18,52 @@ from sgl.grammars import Vocabulary
 
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import Ints
-from ..cache.pools import Pool
-from ..cache.state_slots import FIRST_SLOT
-from ..cache.states import StateMemory
-from ..calibration import LENGTH, Calibrating, encoded
+from ..cache.kv_pools import Pool
+from ..cache.recurrent_state_slots import FIRST_SLOT
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..calibration import LENGTH, CalibrationTransform, encoded
 from ..errors import ConfigError
-from ..executor.device import DeviceChoice, apply_threads, choose_device, on_card
-from ..layers import cpu
+from ..executor.device_choice import DeviceChoice, apply_threads, choose_device, gpu_device_choice
+from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
 from ..loading.remote import is_remote
 from ..models.decoder import Decoder
-from ..models.expert_places import OPTION, ExpertPlaces
-from ..models.explain import layers_of, slower
-from ..models.fields import shown
-from ..models.generic import AnyDecoder, GenericModel, load_generic
-from ..models.kv_scales import told
-from ..models.loaded import loading_told
-from ..models.recurrent_claims import require_exact
-from ..models.spec import Experts, Model
+from ..models.placement.expert_offload_plan import OPTION, ExpertOffloadPlan
+from ..models.describe.explain_executors import layers_of, slower
+from ..models.spec.json_fields import shown
+from ..models.transformers_backend import AnyDecoder, TransformersModelSpec, load_transformers_model
+from ..models.kv_cache_scales import describe_scales
+from ..models.load_statistics import describe_loading
+from ..models.chunk_invariance import require_exact
+from ..models.spec.model_spec import ExpertsSpec, ModelSpec
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
-from ..quantization.keeping import Kept
-from ..sampling.kinds import sampled_by
+from ..quantization.quantized_transform import QuantizedLayerCount
+from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
-from ..sequences.jump import JumpForward
-from ..sequences.life import TextSide
-from ..sequences.remembered_jumps import RememberedJumps
-from ..speculative.made import speculation_of
+from ..sequences.jump_forward import JumpForward
+from ..sequences.engine_protocols import TextTools
+from ..sequences.jump_cache import JumpCache
+from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
-from . import memory
-from .adapting import adapters_told, make_adapters, refusal, slot_bytes
-from .caches import make_cache, window_pages
-from .config import EngineConfig, Resolved
-from .core import EngineCore
-from .draft_side import DraftSide, draft_side
-from .kv_pool import make_pool
-from .lifecycle import Lifecycle
-from .ranks_side import RanksSide, shared_out
-from .rebalancing import Rebalancer
-from .runners import make_runner
-from .sizes import free_memory, parse_memory
-from .sleeping import Sleeper
-from .stages_side import ranks_side
-from .state_plan import places_for, with_states
-from .text_side import load_tokenizer
-from .updating import Updater
-from .window_plan import WindowPlan
+from . import memory_plan
+from .build_adapters import describe_adapters, make_adapters, adapters_refusal, slot_bytes
+from .build_prefix_cache import make_cache, window_pages
+from .engine_config import EngineConfig, DeviceDefaults
+from ..loop.engine_core import EngineCore
+from .build_draft import DraftBuilder, make_draft_builder
+from .build_kv_pool import make_pool
+from ..loop.sequence_lifecycle import SequenceLifecycle
+from .build_ranks import RanksBuilder, share_out_ranks
+from ..loop.expert_rebalancing import ExpertRebalancer
+from .build_runner import make_runner
+from ..memory.memory_sizes import free_memory, parse_memory
+from ..loop.engine_sleep import EngineSleeper
+from .build_stages import make_ranks_builder
+from .recurrent_state_plan import state_places_for, plan_with_states
+from .build_tokenizer import load_tokenizer
+from ..loop.weight_update import WeightUpdater
+from .sliding_window_plan import SlidingWindowPlan
 
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
@@ -71,44 +71,44 @@ if TYPE_CHECKING:
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
 
 
-class Assembled(NamedTuple):
+class BuiltEngine(NamedTuple):
     """core: an EngineCore, or a `process.remote.RemoteCore` that stands for one. info: see `Engine.info`."""
 
-    config: Resolved
+    config: DeviceDefaults
     tokenizer: Tokenizer
     vocabulary: Vocabulary
     core: Any
     info: dict[str, Any]
 
 
-def assemble(path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None) -> Assembled:
-    """Everything behind an engine for the model directory `path`, running. broken: see `Team`, of an engine of several ranks."""
-    assembly = Assembly(path, options)
+def build_engine(path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None) -> BuiltEngine:
+    """Everything behind an engine for the model directory `path`, running. broken: see `RankGroup`, of an engine of several ranks."""
+    assembly = EngineBuilder(path, options)
     if broken is not None and options.ranks > 1:
-        assembly.side = ranks_side(assembly.config, assembly.choice, assembly.model, path, broken)
-    with on_card(assembly.choice.device):
+        assembly.side = make_ranks_builder(assembly.config, assembly.choice, assembly.model, path, broken)
+    with gpu_device_choice(assembly.choice.device):
         return _assembled(assembly, path, options)
 
 
-def _assembled(assembly: Assembly, path: Path, options: EngineConfig) -> Assembled:
+def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> BuiltEngine:
     model, text = assembly.load()
     pool, plan = assembly.share_memory(model)
     core, attention = assembly.put_together(model, text, pool)
     info, config = assembly.info(model, attention, plan, core), assembly.config
     again = replace(config, attention=attention.name) if attention.name in BACKENDS else config
-    assembly.rehearse(core)
+    assembly.warm_up(core)
     layout = assembly.windows.layout
     builder = _builder(again, pool, layout, assembly.context, model.dtype)
-    core.sleeper = Sleeper(core, pool, builder, assembly.draft)
+    core.sleeper = EngineSleeper(core, pool, builder, assembly.draft)
     if assembly.side is not None and assembly.side.experts is not None:
         on_gpu = assembly.choice.device.type == "cuda"
-        core.rebalancer = Rebalancer(assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep)
-    core.updater = Updater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side)
+        core.rebalancer = ExpertRebalancer(assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep)
+    core.updater = WeightUpdater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side)
     core.start()
-    return Assembled(config, text.tokenizer, text.vocabulary, core, info)
+    return BuiltEngine(config, text.tokenizer, text.vocabulary, core, info)
 
 
-class Assembly:
+class EngineBuilder:
     """The steps of building an engine, in order: settle (at once), `load`, `share_memory`, `put_together`, `info`.
 
     seconds: what each part of the start took.
@@ -119,33 +119,33 @@ class Assembly:
         self.seconds: dict[str, float] = {}
         with self._phase("config"):
             self.model = describe(path, options.context, options.implementation, options.trust_remote_code)
-            if options.strict and isinstance(self.model, Model):
-                require_no_stray(self.model, path)
+            if options.strict and isinstance(self.model, ModelSpec):
+                require_no_unknown_weights(self.model, path)
             self.context = context_of(self.model, options)
             options = options.for_model(load_json_options(path))
         with self._phase("device"):
-            self.choice = shared_out(choose_device(options.device, options.dtype, options.threads), options)
+            self.choice = share_out_ranks(choose_device(options.device, options.dtype, options.threads), options)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
-            self._text: Future[TextSide] = Future()
+            self._text: Future[TextTools] = Future()
             self.transform = _arithmetic(self.config, self.choice, partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)))
             _require_experts(self.model, self.config)
-            if isinstance(self.model, GenericModel):
+            if isinstance(self.model, TransformersModelSpec):
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
                 require_exact(self.model, self.choice.device, self.choice.dtype)
-            if self.config.drafting is not None and not isinstance(self.model, GenericModel) and self.model.states:
+            if self.config.drafting is not None and not isinstance(self.model, TransformersModelSpec) and self.model.states:
                 raise ConfigError(
                     f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
                     "leave speculation out"
                 )
-            self.draft = draft_side(self.config, self.choice, self.model, path)
-            self.side: RanksSide | None = None
-            self._before = memory.before_loading(self.choice.device)
+            self.draft = make_draft_builder(self.config, self.choice, self.model, path)
+            self.side: RanksBuilder | None = None
+            self._before = memory_plan.plan_before_loading(self.choice.device)
         self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format, parts=options.parts)
         self._allocated = _allocated(self.choice.device)
 
-    def load(self) -> tuple[AnyDecoder, TextSide]:
+    def load(self) -> tuple[AnyDecoder, TextTools]:
         """The model, and beside it in a thread the tokenizer."""
         config = self.config
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
@@ -162,26 +162,26 @@ class Assembly:
 
     def _weights(self) -> AnyDecoder:
         seed, choice = _dummy_seed(self.config), self.choice
-        if isinstance(self.model, GenericModel):
+        if isinstance(self.model, TransformersModelSpec):
             if is_remote(self.path) and seed is None:
                 raise ConfigError(f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model")
-            return load_generic(self.model, choice.dtype, choice.device, seed, self.config.load_format)
+            return load_transformers_model(self.model, choice.dtype, choice.device, seed, self.config.load_format)
         if self.side is not None:
             return self.side.load(self.config, self.transform, self.context, seed)
-        places = None if (budget := self.config.expert_budget) is None else ExpertPlaces(choice.device, budget, free_memory)
+        places = None if (budget := self.config.expert_budget) is None else ExpertOffloadPlan(choice.device, budget, free_memory)
         return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places)
 
-    def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory.MemoryPlan]:
+    def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory_plan.MemoryPlan]:
         with self._phase("measure"):
             with nullcontext() if self.side is None else self.side.measuring():
-                plan = memory.after_loading(self._before, model, self.config, self.context, self._allocated)
+                plan = memory_plan.plan_after_loading(self._before, model, self.config, self.context, self._allocated)
             plan = plan if self.side is None else self.side.planned(plan)
             plan = plan if self.draft is None else self.draft.planned(plan)
             if isinstance(model, Decoder):
                 plan = replace(plan, adapters=slot_bytes(model, self.config, self.side, self.path))
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
-            self.config = places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
+            self.config = state_places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
             beside = 0 if self.draft is None else self.draft.per_token
             layouts = [] if self.side is None else self.side.layouts()
             if self.side is not None and not layouts:
@@ -192,14 +192,14 @@ class Assembly:
                 plan = self.side.stored(plan, pool)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
-    def put_together(self, model: AnyDecoder, text: TextSide, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
+    def put_together(self, model: AnyDecoder, text: TextTools, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
             attention = _attention(config, pool, self.windows.layout, context, model.dtype)
-            self.layers = (*layers_of(model, attention), *(() if self.side is None else self.side.layers_elsewhere()))
+            self.layers = (*layers_of(model, attention), *(() if self.side is None else self.side.layers_on_other_stages()))
             self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
             if config.strict:
-                require_fastest(self.slower)
+                require_fastest_backends(self.slower)
         with self._phase("runner"):
             windows = window_pages(config, self.windows, pool)
             runner = make_runner(model, attention, config, self.choice, context, self.states, windows, self.side)
@@ -209,29 +209,29 @@ class Assembly:
             return core, attention
 
     def _adapt(self, model: AnyDecoder, core: EngineCore) -> None:
-        why, config = refusal(model, self.path, self.config), self.config
+        why, config = adapters_refusal(model, self.path, self.config), self.config
         if why is not None and (config.adapters or config.adapter_slots):
             raise ConfigError(f"Engine({'adapters' if config.adapters else 'adapter_slots'}=...): {why}")
         core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice, self.side, self.path)
         if not isinstance(core.adapters, str):
             core.runner.adapters = core.life.adapters = core.scheduler.adapters = core.adapters
 
-    def rehearse(self, core: EngineCore) -> None:
+    def warm_up(self, core: EngineCore) -> None:
         """On a GPU: compile what steps will launch."""
         if self.choice.device.type == "cuda" and isinstance(core.runner.model, Decoder):
             runner = cast("CudaRunner", core.runner)
             with self._phase("kernels"):
                 runner.compile_ahead(lambda: core.stepper.sampler.warm(self.choice.dtype, runner.vocab_size))
 
-    def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory.MemoryPlan, core: EngineCore) -> dict[str, Any]:
+    def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory_plan.MemoryPlan, core: EngineCore) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
         found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
         found |= {"products": _products(model)}
-        found |= {"expert_memory": _experts_told(model, self.config)}
-        found |= {"notes": list(model.config.notes)} | _states_told(self.states, self.config)
-        found["adapters"] = adapters_told(core)
+        found |= {"expert_memory": _describe_experts(model, self.config)}
+        found |= {"notes": list(model.config.notes)} | _describe_states(self.states, self.config)
+        found["adapters"] = describe_adapters(core)
         found["draft"] = None if self.draft is None else self.draft.told()
-        found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | ({} if self.side is None else self.side.told(cast(Model, self.model), found))
+        found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | ({} if self.side is None else self.side.told(cast(ModelSpec, self.model), found))
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -248,16 +248,16 @@ def _products(model: AnyDecoder) -> list[dict[str, Any]]:
     """Of models that Triton's kernels run."""
     if not isinstance(model, Decoder) or not model.fused:
         return []
-    from ..models.products import products_of
+    from ..models.gpu.gpu_matmul_report import matmul_reports
 
-    return [asdict(product) for product in products_of(model)]
+    return [asdict(product) for product in matmul_reports(model)]
 
 
-def _few_bits(model: AnyDecoder) -> tuple[Kept, ...]:
+def _few_bits(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
     return model.few_bits if isinstance(model, Decoder) else ()
 
 
-def require_no_stray(model: Model, path: Path) -> None:
+def require_no_unknown_weights(model: ModelSpec, path: Path) -> None:
     if model.stray:
         raise ConfigError(
             f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys {', '.join(map(shown, model.stray))} of "
@@ -265,7 +265,7 @@ def require_no_stray(model: Model, path: Path) -> None:
         )
 
 
-def require_fastest(reasons: Sequence[str]) -> None:
+def require_fastest_backends(reasons: Sequence[str]) -> None:
     """Raises ConfigError with everything that does not run by the fastest."""
     if reasons:
         raise ConfigError(
@@ -275,20 +275,20 @@ def require_fastest(reasons: Sequence[str]) -> None:
 
 
 def _builder(
-    config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype
+    config: DeviceDefaults, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype
 ) -> Callable[[], AttentionBackend]:
     """Builds the attention once more, for a pool that came back from a sleep; holds nothing else."""
     return lambda: _attention(config, pool, layout, context, dtype)
 
 
-def context_of(model: Model | GenericModel, options: EngineConfig) -> int:
+def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) -> int:
     asked = options.context
     if asked is not None and asked > model.max_position:
         raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model (config.json); ask for less")
     return asked or model.max_position
 
 
-def _into(future: Future[TextSide], call: Callable[..., TextSide], *args: Any) -> None:
+def _into(future: Future[TextTools], call: Callable[..., TextTools], *args: Any) -> None:
     """What `call` gives or raises becomes the future's."""
     try:
         future.set_result(call(*args))
@@ -296,63 +296,63 @@ def _into(future: Future[TextSide], call: Callable[..., TextSide], *args: Any) -
         future.set_exception(error)
 
 
-def _calibration(text: Future[TextSide], texts: Any, longest: int) -> list[Ints]:
+def _calibration(text: Future[TextTools], texts: Any, longest: int) -> list[Ints]:
     return encoded(text.result().tokenizer, texts, longest)
 
 
-def _text_side(path: Path, config: Resolved) -> TextSide:
+def _text_side(path: Path, config: DeviceDefaults) -> TextTools:
     tokenizer = load_tokenizer(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    return TextSide(tokenizer, vocabulary, RememberedJumps(JumpForward(tokenizer)) if config.jump_forward else None)
+    return TextTools(tokenizer, vocabulary, JumpCache(JumpForward(tokenizer)) if config.jump_forward else None)
 
 
-def _require_plain(model: GenericModel, config: Resolved, transform: Transform | None) -> None:
+def _require_plain(model: TransformersModelSpec, config: DeviceDefaults, transform: Transform | None) -> None:
     """Weights that transformers computes with are as they are. Raises ConfigError for what would change them."""
     if transform is not None:
         asked = "deterministic=True" if config.deterministic else f"weights={config.weights!r}"
         raise ConfigError(f"Engine({asked}): {model.architecture} runs by transformers' own implementation, which has none of it")
 
 
-def _require_experts(model: Model | GenericModel, config: Resolved) -> None:
+def _require_experts(model: ModelSpec | TransformersModelSpec, config: DeviceDefaults) -> None:
     """Raises ConfigError where the options say where experts lie, of a model that has none of ours."""
-    if config.expert_budget is not None and (isinstance(model, GenericModel) or not any(isinstance(layer.ffn, Experts) for layer in model.layers)):
-        why = "runs by transformers' own implementation" if isinstance(model, GenericModel) else "has no experts"
+    if config.expert_budget is not None and (isinstance(model, TransformersModelSpec) or not any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)):
+        why = "runs by transformers' own implementation" if isinstance(model, TransformersModelSpec) else "has no experts"
         raise ConfigError(f"{OPTION}: {model.architecture} {why}; leave the option out")
 
 
-def _dummy_seed(config: Resolved) -> int | None:
+def _dummy_seed(config: DeviceDefaults) -> int | None:
     return (config.seed or 0) if config.dummy else None
 
 
-def _arithmetic(config: Resolved, choice: DeviceChoice, texts: Callable[[], list[Ints]] = list) -> Transform | None:
+def _arithmetic(config: DeviceDefaults, choice: DeviceChoice, texts: Callable[[], list[Ints]] = list) -> Transform | None:
     """What becomes of each projection. texts: token ids of those to calibrate by, once they are wanted.
 
     Raises ConfigError for what this device, dtype and attention cannot do together.
     """
     kv_dtype_for(config.kv_dtype, choice.dtype, choice.device, config.attention)
     if config.deterministic and choice.device.type == "cpu":
-        if not cpu.can_compute(choice.dtype, choice.device):
+        if not cpu_kernels.can_compute(choice.dtype, choice.device):
             raise ConfigError(
                 f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled kernels, "
-                f"which are {'there' if cpu.kernels else 'not there: install a C compiler and build sgl again'}"
+                f"which are {'there' if cpu_kernels.kernels else 'not there: install a C compiler and build sgl again'}"
             )
-        cpu.take_every_size()
+        cpu_kernels.cover_all_sizes()
     found = calibrated_for(config.weights, config.activations, config.deterministic, choice.device)
     if found is not None:
-        return Calibrating(found.quantise, texts, seen=found.seen)
+        return CalibrationTransform(found.quantise, texts, seen=found.seen)
     return transform_for(config.weights, config.deterministic, choice.device)
 
 
 def _states(
-    model: AnyDecoder, config: Resolved, choice: DeviceChoice, plan: memory.MemoryPlan, side: RanksSide | None
-) -> tuple[memory.MemoryPlan, StateMemory | None]:
+    model: AnyDecoder, config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, side: RanksBuilder | None
+) -> tuple[memory_plan.MemoryPlan, RecurrentStateMemory | None]:
     shapes, layout = model.config.states, model.config.attention
-    per_token = layout.bytes_per_slot(memory.stored_dtype(config, choice.dtype)) + (0 if side is None else side.beside())
-    plan, count = with_states(plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype)
-    return plan, StateMemory(shapes, count + FIRST_SLOT, choice.dtype, choice.device) if count else None
+    per_token = layout.bytes_per_slot(memory_plan.stored_dtype(config, choice.dtype)) + (0 if side is None else side.beside())
+    plan, count = plan_with_states(plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype)
+    return plan, RecurrentStateMemory(shapes, count + FIRST_SLOT, choice.dtype, choice.device) if count else None
 
 
-def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
+def _attention(config: DeviceDefaults, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
     found = attention_backend(
         config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
         context=context, deterministic=config.deterministic, dtype=dtype,
@@ -363,16 +363,16 @@ def _attention(config: Resolved, pool: Pool, layout: AttentionLayout, context: i
     return found
 
 
-def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: int, draft: DraftSide | None, side: RanksSide | None) -> EngineCore:
+def _core(runner: Any, config: DeviceDefaults, text: TextTools, pool: Pool, context: int, draft: DraftBuilder | None, side: RanksBuilder | None) -> EngineCore:
     cache = make_cache(runner, config, pool, side)
     scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None)
-    life = Lifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
+    life = SequenceLifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     if config.drafting is not None:
         on_cpu = runner.device.type == "cpu"
         alone = on_cpu and torch.get_num_threads() == 1
-        life.speculation = speculation_of(config.drafting, text.jumps or RememberedJumps(JumpForward(text.tokenizer)), cache, on_cpu, alone)
+        life.speculation = make_speculation(config.drafting, text.jumps or JumpCache(JumpForward(text.tokenizer)), cache, on_cpu, alone)
         if draft is not None:
             life.speculation.trials = None  # with a draft model no step runs ahead
             life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
@@ -381,7 +381,7 @@ def _core(runner: Any, config: Resolved, text: TextSide, pool: Pool, context: in
 
 
 def _info(
-    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, windows: WindowPlan
+    model: AnyDecoder, attention: AttentionBackend, config: DeviceDefaults, choice: DeviceChoice, context: int, windows: SlidingWindowPlan
 ) -> dict[str, Any]:
     pool = attention.pool
     return {
@@ -389,19 +389,19 @@ def _info(
         "restarts": 0,
         "architecture": model.config.architecture,
         "parameters": model.parameter_count,
-        "loading": loading_told(model),
+        "loading": describe_loading(model),
         "hidden_size": model.config.hidden_size,
         "device": str(choice.device),
         "dtype": str(choice.dtype).removeprefix("torch."),
         "weights": config.weights,
         "activations": config.activations,
         "kv_dtype": str(pool.dtype).removeprefix("torch."),
-        "kv_scales": told(pool, windows.layout),
+        "kv_scales": describe_scales(pool, windows.layout),
         "threads": choice.threads,
         "why": list(choice.reasons),
         "attention": attention.name,
         "attention_reason": attention.reason,
-        "sampler": sampled_by(choice.device),
+        "sampler": sampler_kind(choice.device),
         "graphs": config.graphs,
         "run_ahead": config.run_ahead,
         "speculation": config.speculation,
@@ -420,13 +420,13 @@ def _info(
     }
 
 
-def _experts_told(model: AnyDecoder, config: Resolved) -> dict[str, Any]:
-    """See `ExpertPlaces.told`."""
+def _describe_experts(model: AnyDecoder, config: DeviceDefaults) -> dict[str, Any]:
+    """See `ExpertOffloadPlan.describe_scales`."""
     places = model.expert_places if isinstance(model, Decoder) else None
     return {"asked": config.expert_memory} | ({} if places is None else places.told())
 
 
-def _states_told(states: StateMemory | None, config: Resolved) -> dict[str, int]:
+def _describe_states(states: RecurrentStateMemory | None, config: DeviceDefaults) -> dict[str, int]:
     if states is None:
         return {"states": 0, "state_bytes": 0}
     return {"states": states.slots - FIRST_SLOT, "state_bytes": states.bytes, "state_every": config.state_every}

@@ -8,31 +8,40 @@ from typing import Any
 
 import torch
 
-from ..cache import HostTier, Ints, PagePool, PrefixCache, StateCache, StateSlots, WindowCache, WindowPages
-from ..cache.host_pages import HostPages
-from ..cache.pools import KVPools, Pool
-from ..cache.state_slots import FIRST_SLOT
-from ..cache.states import StateMemory
+from ..cache import (
+    HostKVTier,
+    Ints,
+    PagePool,
+    PrefixCache,
+    RecurrentPrefixCache,
+    RecurrentStateSlots,
+    WindowPrefixCache,
+    WindowPages,
+)
+from ..cache.host_kv_pages import HostKVPages
+from ..cache.kv_pools import MultiKVPool, Pool
+from ..cache.recurrent_state_slots import FIRST_SLOT
+from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..errors import ConfigError
-from ..parallel.host_pages import PagesMoved, TeamPages
-from .config import Resolved
-from .ranks_side import RanksSide
-from .sizes import free_memory, parse_memory
-from .window_plan import WindowPlan
+from ..parallel.workers.rank_host_pages import RankPageCopies, RanksPageCopier
+from .engine_config import DeviceDefaults
+from .build_ranks import RanksBuilder
+from ..memory.memory_sizes import free_memory, parse_memory
+from .sliding_window_plan import SlidingWindowPlan
 
 
-def make_cache(runner: Any, config: Resolved, pool: Pool, side: RanksSide | None = None) -> PrefixCache:
+def make_cache(runner: Any, config: DeviceDefaults, pool: Pool, side: RanksBuilder | None = None) -> PrefixCache:
     poison = _poison(weakref.ref(pool), config.page_size, "fill_nan") if config.poison_freed else None
     windows: WindowPages | None = getattr(runner, "windows", None)
     on_free = poison if windows is None else _each(windows.drop, poison)
     pages = PagePool(pool.slots // config.page_size, config.page_size, on_free)
     states = _state_slots(config, runner.memory)
     if states is not None:
-        return StateCache(pages, states)
-    return PrefixCache(pages, _host_tier(config, pool, side)) if windows is None else WindowCache(pages, windows)
+        return RecurrentPrefixCache(pages, states)
+    return PrefixCache(pages, _host_tier(config, pool, side)) if windows is None else WindowPrefixCache(pages, windows)
 
 
-def plain_cache(config: Resolved, pool: Pool) -> PrefixCache:
+def plain_cache(config: DeviceDefaults, pool: Pool) -> PrefixCache:
     """Of layers that keep all tokens, with nothing in main memory."""
     poison = _poison(weakref.ref(pool), config.page_size, "fill_nan") if config.poison_freed else None
     return PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, poison))
@@ -47,16 +56,16 @@ def _each(first: Callable[[Ints], None], second: Callable[[Ints], None] | None) 
     return both
 
 
-def window_pages(config: Resolved, plan: WindowPlan, pool: Pool) -> WindowPages | None:
+def window_pages(config: DeviceDefaults, plan: SlidingWindowPlan, pool: Pool) -> WindowPages | None:
     if not plan.tokens:
         return None
-    here = isinstance(pool, KVPools)  # not where other stages have all the windows
+    here = isinstance(pool, MultiKVPool)  # not where other stages have all the windows
     poison = _poison(weakref.ref(pool), config.page_size, "fill_windows_nan") if config.poison_freed and here else None
     size = config.page_size
     return WindowPages(pool.slots // size, plan.tokens // size, size, plan.reach, poison)
 
 
-def _state_slots(config: Resolved, states: StateMemory | None) -> StateSlots | None:
+def _state_slots(config: DeviceDefaults, states: RecurrentStateMemory | None) -> RecurrentStateSlots | None:
     if states is None:
         return None
     held = weakref.ref(states)
@@ -65,10 +74,10 @@ def _state_slots(config: Resolved, states: StateMemory | None) -> StateSlots | N
         if (memory := held()) is not None:
             memory.fill_nan([slot])
 
-    return StateSlots(states.slots - FIRST_SLOT, fill if config.poison_freed else None)
+    return RecurrentStateSlots(states.slots - FIRST_SLOT, fill if config.poison_freed else None)
 
 
-def _host_tier(config: Resolved, pool: Pool, side: RanksSide | None) -> HostTier | None:
+def _host_tier(config: DeviceDefaults, pool: Pool, side: RanksBuilder | None) -> HostKVTier | None:
     size, free = parse_memory(config.host_kv, "host_kv"), free_memory()
     page = (pool.bytes // pool.slots + (0 if side is None else side.elsewhere(pool))) * config.page_size
     if not size:
@@ -79,9 +88,9 @@ def _host_tier(config: Resolved, pool: Pool, side: RanksSide | None) -> HostTier
             f"and {free / 1e9:.2f} GB of main memory are free; ask for something between"
         )
     places = size // page + 1  # the first one is never used
-    copies: PagesMoved = HostPages(pool, config.page_size, places)
-    copies = copies if side is None else TeamPages(copies, side.team, config.page_size, places)
-    return HostTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
+    copies: RankPageCopies = HostKVPages(pool, config.page_size, places)
+    copies = copies if side is None else RanksPageCopier(copies, side.team, config.page_size, places)
+    return HostKVTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
 
 
 def _poison(pool: weakref.ref[Any], page_size: int, fill_nan: str) -> Callable[[Ints], None]:

@@ -11,56 +11,56 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention import attention_backend
-from ..attention.base import AttentionLayout
-from ..attention.by_layer import listed
-from ..cache.pools import Pool
-from ..cache.states import StateShapes
+from ..attention.attention_backend import AttentionLayout
+from ..attention.attention_by_layer import listed
+from ..cache.kv_pools import Pool
+from ..cache.recurrent_state_memory import StateShapes
 from ..errors import ConfigError
-from ..executor.device import DeviceChoice, apply_threads
-from ..executor.rehearsal import longest_step
-from ..loading.plan import Plan
+from ..executor.device_choice import DeviceChoice, apply_threads
+from ..executor.warmup import longest_step
+from ..loading.load_plan import LoadPlan
 from ..models.decoder import Decoder
-from ..models.explain import Layers
-from ..models.spec import Model
-from ..parallel.expert_ranks import ExpertRanks
-from ..parallel.line import Begin, Room
-from ..parallel.moving import Mover
-from ..parallel.part import Part
-from ..parallel.team import Team
-from ..parallel.whole_experts import require_alike, require_kernels
+from ..models.describe.explain_executors import LayerGroup
+from ..models.spec.model_spec import ModelSpec
+from ..parallel.ep.expert_balance import ExpertBalancer
+from ..parallel.workers.worker_channel import RankStart, RankKVOptions
+from ..parallel.ep.expert_migration import ExpertMigrator
+from ..parallel.workers.rank_weights import RankWeights
+from ..parallel.workers.worker_group import RankGroup
+from ..parallel.ep.expert_parallel_split import require_same_options, require_kernels
 from ..quantization import Transform
-from .config import EngineConfig, Resolved
-from .memory import MemoryPlan, stored_dtype
+from .engine_config import EngineConfig, DeviceDefaults
+from .memory_plan import MemoryPlan, stored_dtype
 
 if TYPE_CHECKING:
-    from ..parallel.cuda_ranks import CudaRanks
+    from ..parallel.cuda_collectives import CudaCollectives
 
 
-class RanksSide:
+class RanksBuilder:
     """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
 
     experts: where they lie whole on ranks, once loaded.
     """
 
-    ranks: CudaRanks | None = None
-    experts: ExpertRanks | None = None
-    part: Part
+    ranks: CudaCollectives | None = None
+    experts: ExpertBalancer | None = None
+    part: RankWeights
 
-    def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path) -> None:
+    def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
         self._cards: list[tuple[int, int]] = []  # on GPUs, of each of the others: bytes that were free, and of its weights
         self._weights: list[int] = []  # on CPUs, of each of the others
 
-    def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
+    def load(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None) -> Decoder:
         """Rank 0's share, which computes with the others'."""
         model = self._begin(config, transform, context, seed)
         if self._choice.device.type == "cuda":
-            self._meet_cards(model, config)
+            self._compare_gpus(model, config)
         else:
             self.part.sums = self.team.meet()
             self.part.join(model)
             if config.expert_parallel:
-                self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
+                self.experts = ExpertBalancer(self.team, ExpertMigrator(model, 0, self.team.size), self.team.size)
             self._met()
         return model
 
@@ -68,14 +68,14 @@ class RanksSide:
         """On CPUs: all have loaded."""
         self._weights = [pickle.loads(each) for each in self.team.wait()]
 
-    def _begin(self, config: Resolved, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
+    def _begin(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
         """Rank 0's part, while the others load theirs."""
         choice = self._choice
         self._set_environment()
-        begin = Begin(
+        begin = RankStart(
             0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts, config.by_rows,
         )  # fmt: skip
-        self.part = Part(begin, transform)
+        self.part = RankWeights(begin, transform)
         self.team.begin(begin)
         self._model = model = self.part.load()
         self._layout = model.config.attention
@@ -83,7 +83,7 @@ class RanksSide:
             require_kernels(model, config.ranks_asked)
         return model
 
-    def plan(self, model: Decoder, path: Path) -> tuple[Plan, int]:
+    def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
         """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises what one of them finds wrong, and nothing is another then."""
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))
@@ -100,21 +100,21 @@ class RanksSide:
 
     def _set_environment(self) -> None:
         if self._choice.device.type == "cuda":
-            from ..parallel.cuda_ranks import set_environment  # needs Triton
+            from ..parallel.cuda_collectives import set_environment  # needs Triton
 
             set_environment()
 
-    def _meet_cards(self, model: Decoder, config: Resolved, stages: int = 1) -> None:
-        from ..parallel.cuda_ranks import CudaRanks
+    def _compare_gpus(self, model: Decoder, config: DeviceDefaults, stages: int = 1) -> None:
+        from ..parallel.cuda_collectives import CudaCollectives
 
         choice = self._choice
-        self.ranks = CudaRanks(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
+        self.ranks = CudaCollectives(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
         self.part.sums = self.ranks if self.ranks.ranks > 1 else None
         self.part.join(model)
         if config.expert_parallel:
             with torch.cuda.device(choice.device):
-                self.experts = ExpertRanks(self.team, Mover(model, 0, self.team.size), self.team.size)
-            require_alike(self.experts.fixed, config.ranks_asked)
+                self.experts = ExpertBalancer(self.team, ExpertMigrator(model, 0, self.team.size), self.team.size)
+            require_same_options(self.experts.fixed, config.ranks_asked)
         self._cards = [pickle.loads(each) for each in self.team.wait()]
 
     def measuring(self) -> AbstractContextManager[None]:
@@ -130,11 +130,11 @@ class RanksSide:
             plan = replace(plan, reserved=plan.reserved + self.experts.staged)
         return plan
 
-    def layers_elsewhere(self) -> tuple[Layers, ...]:
+    def layers_on_other_stages(self) -> tuple[LayerGroup, ...]:
         """Waits until the others have room. Who computes layers that rank 0 has no part of."""
         return self._elsewhere(self.team.wait())
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[Layers, ...]:
+    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
         """told: by each of the others, who computes its layers, pickled."""
         return ()
 
@@ -158,19 +158,19 @@ class RanksSide:
         """What the layers of all ranks keep, on GPUs those of the card that keeps most. own: those of rank 0's."""
         return own if self.ranks is not None else self.part.whole.states
 
-    def make_room(self, config: Resolved, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
-        """states: slots of them.  window_tokens: see `WindowPlan`."""
+    def make_room(self, config: DeviceDefaults, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
+        """states: slots of them.  window_tokens: see `SlidingWindowPlan`."""
         dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
         if config.attention != "auto" or config.deterministic:
             self._require_attention(config, pool, context, window_tokens)
-        room = Room(
+        room = RankKVOptions(
             pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
             config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
         )  # fmt: skip
         self.team.make_room(room)
         self._link(room.tokens)
 
-    def _require_attention(self, config: Resolved, pool: Pool, context: int, window_tokens: int) -> None:
+    def _require_attention(self, config: DeviceDefaults, pool: Pool, context: int, window_tokens: int) -> None:
         """Raises ConfigError for a backend that cannot run, before the others would end over it."""
         layout = self._layout.apart(context) if window_tokens else self._layout
         attention_backend(
@@ -181,13 +181,13 @@ class RanksSide:
     def _link(self, tokens: int) -> None:
         """With the others, while they make room."""
 
-    def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:
+    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "latent_attention": self._config.latent_attention, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._sums_told() | self._experts_told()
+        return {"tensor_parallel": self._config.tensor_parallel, "latent_attention": self._config.latent_attention, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._describe_sums() | self._describe_experts()
 
-    def _experts_told(self) -> dict[str, Any]:
+    def _describe_experts(self) -> dict[str, Any]:
         if self.experts is None:
             return {"expert_parallel": False}
         return {"expert_parallel": True, "redundant_experts": self._config.redundant_experts, "fixed_experts": listed(self.experts.fixed)}
@@ -199,16 +199,16 @@ class RanksSide:
         self.experts.look()
         return {"fixed_experts": listed(self.experts.fixed)}
 
-    def _sums_told(self) -> dict[str, Any]:
-        return {} if self.ranks is None else {"sums_over_ranks": self.ranks.told_of()}
+    def _describe_sums(self) -> dict[str, Any]:
+        return {} if self.ranks is None else {"sums_over_ranks": self.ranks.describe_collective()}
 
 
-def shared_out(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
+def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     """With as many threads as each rank gets, where nobody says how many."""
     if options.ranks == 1:
         return choice
     if choice.device.type == "cuda":
-        return on_cards(choice, options)
+        return on_gpus(choice, options)
     if options.threads is not None:
         return choice
     threads = max(1, choice.threads // options.ranks)
@@ -216,7 +216,7 @@ def shared_out(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     return replace(choice, threads=threads, reasons=(*choice.reasons, f"threads {threads} for each of {options.ranks} ranks"))
 
 
-def on_cards(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
+def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     """With the first of as many cards as there are ranks, which follow each other. Raises ConfigError where there are fewer."""
     first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
     if (there := torch.cuda.device_count()) < first + options.ranks:

@@ -6,54 +6,54 @@ from typing import Any
 
 from ..attention import AttentionBackend
 from ..cache import WindowPages
-from ..cache.states import StateMemory
-from ..executor.device import DeviceChoice
-from ..executor.head_runner import WatchedRunner
-from ..executor.pipeline_runner import PipelineRunner
-from ..executor.runner import Runner
-from ..executor.team_runner import TeamRunner, WatchedTeamRunner
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..executor.device_choice import DeviceChoice
+from ..executor.draft_head_runner import HiddenStatesRunner
+from ..executor.ranks.pipeline_runner import PipelineRunner
+from ..executor.eager_runner import EagerRunner
+from ..executor.ranks.rank_runner import RankZeroRunner, HiddenStatesRankZeroRunner
 from ..models.decoder import Decoder
-from ..models.generic import AnyDecoder
-from .config import Resolved
-from .ranks_side import RanksSide
-from .stages_side import StagesSide
+from ..models.transformers_backend import AnyDecoder
+from .engine_config import DeviceDefaults
+from .build_ranks import RanksBuilder
+from .build_stages import StagesBuilder
 
 
 def make_runner(
-    model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int,
-    states: StateMemory | None = None, windows: WindowPages | None = None, side: RanksSide | None = None,
+    model: AnyDecoder, attention: AttentionBackend, config: DeviceDefaults, choice: DeviceChoice, context: int,
+    states: RecurrentStateMemory | None = None, windows: WindowPages | None = None, side: RanksBuilder | None = None,
 ) -> Any:  # fmt: skip
     if side is not None and side.ranks is not None:
-        return _on_cards(model, attention, config, choice, context, states, windows, side)
-    if isinstance(side, StagesSide):
+        return _make_gpu_runner(model, attention, config, choice, context, states, windows, side)
+    if isinstance(side, StagesBuilder):
         assert isinstance(model, Decoder)
         return PipelineRunner(
             model, attention, choice.device, None, states, pipeline=side.pipeline, layers=side.layers, team=side.team, most=config.max_running
         )  # fmt: skip
     watched = isinstance(model, Decoder) and model.capture is not None
     if side is not None:
-        return (WatchedTeamRunner if watched else TeamRunner)(model, attention, choice.device, None, states, team=side.team, most=config.max_running, experts=side.experts)
+        return (HiddenStatesRankZeroRunner if watched else RankZeroRunner)(model, attention, choice.device, None, states, team=side.team, most=config.max_running, experts=side.experts)
     if choice.device.type != "cuda":
-        kind = WatchedRunner if watched else Runner
+        kind = HiddenStatesRunner if watched else EagerRunner
         return kind(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
-    from ..executor.watched_cuda_runner import CudaRunner, WatchedCudaRunner
+    from ..executor.hidden_states_cuda_runner import CudaRunner, HiddenStatesCudaRunner
 
-    return (WatchedCudaRunner if watched else CudaRunner)(
+    return (HiddenStatesCudaRunner if watched else CudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size,
         max_running=config.max_running,
         graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched, memory=states, windows=windows,
     )  # fmt: skip
 
 
-def _on_cards(model: AnyDecoder, attention: AttentionBackend, config: Resolved, choice: DeviceChoice, context: int, states: StateMemory | None, windows: WindowPages | None, side: RanksSide) -> Any:
+def _make_gpu_runner(model: AnyDecoder, attention: AttentionBackend, config: DeviceDefaults, choice: DeviceChoice, context: int, states: RecurrentStateMemory | None, windows: WindowPages | None, side: RanksBuilder) -> Any:
     """Rank 0's, of ranks on GPUs."""
-    from ..executor.stage_cuda_runner import StagedTeamRunner
-    from ..executor.team_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
+    from ..executor.ranks.stage_cuda_runner import FirstStageCudaRunner
+    from ..executor.ranks.rank_cuda_runner import RankZeroCudaRunner, HiddenStatesRankZeroCudaRunner
 
     assert isinstance(model, Decoder)
-    more = {"links": side.links} if isinstance(side, StagesSide) else {}
+    more = {"links": side.links} if isinstance(side, StagesBuilder) else {}
     watched = model.capture is not None
-    return (StagedTeamRunner if more else WatchedTeamCudaRunner if watched else TeamCudaRunner)(
+    return (FirstStageCudaRunner if more else HiddenStatesRankZeroCudaRunner if watched else RankZeroCudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running,
         graphs=config.graphs and model.capturable and not watched, memory=states, windows=windows, ranks=side.ranks, team=side.team, experts=side.experts, **more,
     )  # fmt: skip

@@ -8,64 +8,64 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..attention.base import AttentionLayout
-from ..attention.by_layer import listed
-from ..cache.pools import Pool
-from ..cache.state_slots import FIRST_SLOT
-from ..cache.states import StateShapes, bytes_per_state
+from ..attention.attention_backend import AttentionLayout
+from ..attention.attention_by_layer import listed
+from ..cache.kv_pools import Pool
+from ..cache.recurrent_state_slots import FIRST_SLOT
+from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
 from ..errors import ConfigError
-from ..executor.device import DeviceChoice
+from ..executor.device_choice import DeviceChoice
 from ..models.decoder import Decoder
-from ..models.explain import Layers
-from ..models.generic import GenericModel
-from ..models.spec import Model
-from ..parallel.pipeline import Links, Pipeline, StageRanks
-from ..parallel.share import require
-from ..parallel.split import narrowed
-from ..parallel.stages import Place, borders, require_state, sizes, stage_of
-from ..parallel.team import Team
+from ..models.describe.explain_executors import LayerGroup
+from ..models.transformers_backend import TransformersModelSpec
+from ..models.spec.model_spec import ModelSpec
+from ..parallel.pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
+from ..parallel.tp.sharded_source import require
+from ..parallel.tp.tensor_parallel_split import narrowed_model
+from ..parallel.pp.pipeline_stages import RankPlace, stage_boundaries, require_state, sizes, stage_of
+from ..parallel.workers.worker_group import RankGroup
 from ..quantization import Transform
-from .config import Resolved
-from .memory import stored_dtype
-from .ranks_side import RanksSide
+from .engine_config import DeviceDefaults
+from .memory_plan import stored_dtype
+from .build_ranks import RanksBuilder
 
 if TYPE_CHECKING:
-    from ..parallel.cuda_links import CudaLinks
+    from ..parallel.pp.cuda_pipeline_links import CudaPipelineLinks
 
 
-class StagesSide(RanksSide):
-    """whole: the model of all stages.  cuts: see `borders`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs."""
+class StagesBuilder(RanksBuilder):
+    """whole: the model of all stages.  cuts: see `stage_boundaries`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs."""
 
-    pipeline: Pipeline
-    links: CudaLinks
+    pipeline: PipelineStage
+    links: CudaPipelineLinks
 
-    def __init__(self, team: Team, config: Resolved, choice: DeviceChoice, path: Path, whole: Model, cuts: list[int]) -> None:
+    def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path, whole: ModelSpec, cuts: list[int]) -> None:
         super().__init__(team, config, choice, path)
         self.whole, self.cuts = whole, cuts
-        self._place = Place.of(0, team.size, len(cuts) - 1)
+        self._place = RankPlace.of(0, team.size, len(cuts) - 1)
 
     @property
     def layers(self) -> list[int]:
         """Of each stage, how many it has."""
         return [stop - first for first, stop in zip(self.cuts, self.cuts[1:], strict=False)]
 
-    def load(self, config: Resolved, transform: Transform | None, context: int, seed: int | None) -> Decoder:
+    def load(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None) -> Decoder:
         stages = len(self.layers)
         model = self._begin(config, transform, context, seed, stages)
         if self._choice.device.type == "cuda":
-            self._meet_cards(model, config, stages)
+            self._compare_gpus(model, config, stages)
             return model
-        ranks = self.team.met(lambda arrived: StageRanks(0, self.team.size, self.team.meeting, stages, arrived))
+        ranks = self.team.met(lambda arrived: StageRankGroup(0, self.team.size, self.team.meeting, stages, arrived))
         self.part.sums = ranks if ranks.ranks > 1 else None
-        self.pipeline = Pipeline(self.part.join(model), Links(ranks))
+        self.pipeline = PipelineStage(self.part.join(model), PipelineLinks(ranks))
         self._met()
         return model
 
     def _link(self, tokens: int) -> None:
         if self.ranks is not None:
-            from ..parallel.cuda_links import CudaLinks
+            from ..parallel.pp.cuda_pipeline_links import CudaPipelineLinks
 
-            self.links = CudaLinks(self.ranks, self._model, tokens)
+            self.links = CudaPipelineLinks(self.ranks, self._model, tokens)
 
     def beside(self) -> int:
         if self.ranks is not None:  # each has a card of its own: the one that stores most of a token sets the number
@@ -77,10 +77,10 @@ class StagesSide(RanksSide):
         return sum(self._per_token()) - pool.bytes // pool.slots
 
     @property
-    def _narrow(self) -> Model:
+    def _narrow(self) -> ModelSpec:
         """What the ranks of one place in all stages hold."""
         split = self._place.split
-        return self.whole if split.ranks == 1 else narrowed(self.whole, split)
+        return self.whole if split.ranks == 1 else narrowed_model(self.whole, split)
 
     def layouts(self) -> list[AttentionLayout]:
         return [] if self.ranks is None else self._stored()
@@ -100,7 +100,7 @@ class StagesSide(RanksSide):
         stages = [stage_of(self._narrow, self.cuts, number).states for number in range(len(self.layers))]
         return max(stages, key=lambda shapes: bytes_per_state(shapes, self._choice.dtype))
 
-    def told(self, model: Model, info: dict[str, Any]) -> dict[str, Any]:
+    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
         """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
         found, numbers, width = super().told(model, info), sizes(self.whole), self._place.split.ranks
         stages = [
@@ -120,9 +120,9 @@ class StagesSide(RanksSide):
         found = [slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True) for layout in apart]
         return self._place.split.ranks * int(sum(found))
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[Layers, ...]:
+    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
         width = self._place.split.ranks
-        rows: list[tuple[Layers, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
+        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
         return tuple(replace(row, layers=_moved(row.layers, first)) for first, stage in zip(self.cuts[1:], rows, strict=False) for row in stage)
 
 
@@ -131,15 +131,15 @@ def _moved(layers: str, first: int) -> str:
     return ", ".join("-".join(str(int(number) + first) for number in run.split("-")) for run in layers.split(", "))
 
 
-def ranks_side(config: Resolved, choice: DeviceChoice, model: Model | GenericModel, path: Path, broken: Callable[[BaseException], None]) -> RanksSide:
+def make_ranks_builder(config: DeviceDefaults, choice: DeviceChoice, model: ModelSpec | TransformersModelSpec, path: Path, broken: Callable[[BaseException], None]) -> RanksBuilder:
     """Starts the other ranks. Raises ConfigError for a model that cannot be shared out, and for a sharded state that is not theirs, before any is started."""
-    if isinstance(model, GenericModel):
+    if isinstance(model, TransformersModelSpec):
         raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts, config.by_rows)
     if not config.dummy:
         require_state(path, config.parts, config.load_format, config.changes_weights, config.by_rows)
     if config.pipeline_parallel == 1:
-        return RanksSide(Team(config.ranks, config.heartbeat, broken), config, choice, path)
-    cuts = borders(model, config.pipeline_parallel)
-    return StagesSide(Team(config.ranks, config.heartbeat, broken), config, choice, path, model, cuts)
+        return RanksBuilder(RankGroup(config.ranks, config.heartbeat, broken), config, choice, path)
+    cuts = stage_boundaries(model, config.pipeline_parallel)
+    return StagesBuilder(RankGroup(config.ranks, config.heartbeat, broken), config, choice, path, model, cuts)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..loading.gguf import is_gguf
-from ..loading.gguf_file import read_parts
-from ..text.gguf_tokenizer import gguf_tokenizer
+from ..loading.gguf_files.gguf_model import is_gguf
+from ..loading.gguf_files.gguf_file import read_parts
+from ..text.tokenizer_files.gguf_tokenizer import gguf_tokenizer
 from ..text.tokenizer import Tokenizer
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..loading.state import Parts
-from ..parallel.whole_experts import WholeExperts
-from ..quantization.forms import CALIBRATED, FORMS
-from ..speculative.options import Drafting, drafting_of
-from ..values import shown
-from .config_checks import check
-from .other_names import meant, own_dtype
-from .sizes import parse_memory
+from ..loading.sharded_state import ParallelSizes
+from ..parallel.ep.expert_parallel_split import ExpertParallelSplit
+from ..quantization.online_quantization import CALIBRATED, FORMS
+from ..speculative.speculation_options import SpeculationOptions, parse_speculation
+from ..common.argument_checks import shown
+from .engine_config_checks import check
+from .option_aliases import option_meant, native_dtype
+from ..memory.memory_sizes import parse_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class EngineConfig:
         for name in options:
             if name not in names:
                 raise ConfigError(f"Engine has no option {name!r}; {_hint(name, names)}")
-        config = cls(**{name: own_dtype(value) for name, value in options.items()})
+        config = cls(**{name: native_dtype(value) for name, value in options.items()})
         config.validate()
         return replace(config, process=True) if max(config.ranks, config.replicas) > 1 else config
 
@@ -192,9 +192,9 @@ class EngineConfig:
         return f"Engine({', '.join(f'{name}={getattr(self, name)}' for name in names)}"
 
     @property
-    def whole_experts(self) -> WholeExperts | None:
+    def whole_experts(self) -> ExpertParallelSplit | None:
         """How experts lie whole on ranks; None: each rank has a part of every one."""
-        return WholeExperts(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
+        return ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
 
     @property
     def by_rows(self) -> bool:
@@ -202,9 +202,9 @@ class EngineConfig:
         return self.latent_attention == "rows"
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> ParallelSizes:
         """What each of the ranks has."""
-        return Parts(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.redundant_experts)
+        return ParallelSizes(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.redundant_experts)
 
     @property
     def changes_weights(self) -> bool:
@@ -217,9 +217,9 @@ class EngineConfig:
         return self.weights in CALIBRATED or self.activations != "dynamic"
 
     @property
-    def drafting(self) -> Drafting | None:
+    def drafting(self) -> SpeculationOptions | None:
         """How it drafts; None: not at all."""
-        return drafting_of(self.speculation)
+        return parse_speculation(self.speculation)
 
     @property
     def expert_budget(self) -> int | None:
@@ -239,7 +239,7 @@ class EngineConfig:
         """Bytes of a GPU that `adapter_extras` asks for, where there are slots."""
         return parse_memory(self.adapter_extras, "adapter_extras") if self.adapter_slots else 0
 
-    def on(self, device: str) -> Resolved:
+    def on(self, device: str) -> DeviceDefaults:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
         if self.weights in FORMS and device not in ("cpu", "cuda"):
@@ -268,7 +268,7 @@ class EngineConfig:
         values["jump_forward"] = self.jump_forward and not (self.drafting is not None and self.drafting.exact)
         if gpu and self.memory is None:
             values["memory"] = 0.92
-        return Resolved(**values)
+        return DeviceDefaults(**values)
 
     def for_model(self, json_options: dict[str, Any]) -> EngineConfig:
         """With what the model says of JSON where the user says nothing."""
@@ -276,7 +276,7 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved(EngineConfig):
+class DeviceDefaults(EngineConfig):
     """The options on a known kind of device: what None left open is decided."""
 
     step_tokens: int
@@ -288,7 +288,7 @@ class Resolved(EngineConfig):
 
 def _hint(name: str, names: list[str]) -> str:
     """What to write for an option that there is not."""
-    if (other := meant(name)) is not None:
+    if (other := option_meant(name)) is not None:
         return other
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(names)}"

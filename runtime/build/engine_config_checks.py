@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..quantization import ACTIVATIONS
-from ..quantization.forms import CALIBRATED
-from ..speculative.options import drafting_of
-from ..values import WORD, real, shown, whole
-from .other_names import meant_by_value
-from .sizes import parse_memory
+from ..quantization.online_quantization import CALIBRATED
+from ..speculative.speculation_options import parse_speculation
+from ..common.argument_checks import WORD, check_real, shown, check_whole
+from .option_aliases import value_meant
+from ..memory.memory_sizes import parse_memory
 
 if TYPE_CHECKING:
-    from .config import EngineConfig
+    from .engine_config import EngineConfig
 
 CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -56,7 +56,7 @@ def _check_counts(asked: EngineConfig) -> None:
     if asked.threads is not None and asked.threads > MOST_THREADS:
         raise ConfigError(f"Engine(threads={asked.threads}): a process takes {MOST_THREADS} at most; None takes as many as there are cores")
     if asked.seed is not None:
-        whole("Engine(seed=...)", asked.seed, -WORD, 2 * WORD - 1)
+        check_whole("Engine(seed=...)", asked.seed, -WORD, 2 * WORD - 1)
 
 
 def _check_words(asked: EngineConfig) -> None:
@@ -64,7 +64,7 @@ def _check_words(asked: EngineConfig) -> None:
         raise ConfigError(f"Engine(attention={shown(asked.attention)}): must be 'auto' or the name of a backend")
     for name, choices in CHOICES.items():
         if (value := getattr(asked, name)) not in choices:
-            other = meant_by_value(name, value)
+            other = value_meant(name, value)
             raise ConfigError(f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or {choices[-1]}{f'; {other}' if other else ''}")
     for name in ("graphs", "deterministic", "jump_forward", "dummy", "strict", "process", "trust_remote_code", "poison_freed", "expert_parallel"):
         if not isinstance(value := getattr(asked, name), bool):
@@ -81,7 +81,7 @@ def _check_words(asked: EngineConfig) -> None:
 
 
 def _check_drafts(asked: EngineConfig) -> None:
-    drafting = drafting_of(asked.speculation)
+    drafting = parse_speculation(asked.speculation)
     if asked.draft is not None and asked.run_ahead:
         raise ConfigError("Engine(run_ahead=True, draft=...): a draft model guesses behind tokens that are known, before each step; leave one of them out")
     if drafting is not None and drafting.exact and not asked.deterministic:
@@ -101,9 +101,9 @@ def _check_shares(asked: EngineConfig) -> None:
     if isinstance(asked.state_share, bool) or not isinstance(asked.state_share, int | float) or not 0 < asked.state_share < 1:
         raise ConfigError(f"Engine(state_share={shown(asked.state_share)}): must be a share above 0 and below 1, such as 0.5")
     if asked.prompt_seconds is not None:
-        real("Engine(prompt_seconds=...), 0 for no limit,", asked.prompt_seconds, 0, 1e9)
+        check_real("Engine(prompt_seconds=...), 0 for no limit,", asked.prompt_seconds, 0, 1e9)
     if asked.heartbeat is not None:
-        real("Engine(heartbeat=...), None for no limit,", asked.heartbeat, 0.1, 1e9)
+        check_real("Engine(heartbeat=...), None for no limit,", asked.heartbeat, 0.1, 1e9)
 
 
 def _check_sizes(asked: EngineConfig) -> None:
@@ -139,7 +139,7 @@ def _check_latents(asked: EngineConfig) -> None:
 
 
 def _check_experts(asked: EngineConfig) -> None:
-    whole("Engine(redundant_experts=...)", asked.redundant_experts, 0, WORD)
+    check_whole("Engine(redundant_experts=...)", asked.redundant_experts, 0, WORD)
     if not asked.expert_parallel:
         more = [f"{name}={getattr(asked, name)}" for name, plain in (("redundant_experts", 0), ("rebalance_every", None), ("expert_nodes", 1)) if getattr(asked, name) != plain]
         if more:
@@ -162,8 +162,8 @@ def _check_adapters(asked: EngineConfig) -> None:
     if not (slots is None or isinstance(slots, Mapping) or (isinstance(slots, int) and not isinstance(slots, bool))):
         raise ConfigError(f"Engine(adapter_slots={shown(slots)}): must be a number, or numbers by rank such as {{16: 8}}")
     for rank, count in asked.slots_by_rank.items():
-        whole(f"Engine(adapter_slots={shown(slots)}): a rank", rank, 1, 1024)
-        whole(f"Engine(adapter_slots={shown(slots)}): a number of slots", count, 0, 4096)
+        check_whole(f"Engine(adapter_slots={shown(slots)}): a rank", rank, 1, 1024)
+        check_whole(f"Engine(adapter_slots={shown(slots)}): a number of slots", count, 0, 4096)
     if asked.adapters is not None and not (isinstance(asked.adapters, Mapping) and all(isinstance(path, str | Path) for path in asked.adapters.values())):
         raise ConfigError(f"Engine(adapters={shown(asked.adapters)}): must be directories by name, such as {{'sql': 'adapters/sql'}}")
     if asked.by_rows and (asked.adapters or any(asked.slots_by_rank.values())):
@@ -199,7 +199,7 @@ def _check_json_options(asked: EngineConfig) -> None:
 
 
 def _check_chat_template(asked: EngineConfig) -> None:
-    from ..text.chat_files import given_source
+    from ..text.chat_templates.chat_template_files import given_source
 
     try:
         if asked.chat_template is not None:

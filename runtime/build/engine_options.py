@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from .config import EngineConfig
+from .engine_config import EngineConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 

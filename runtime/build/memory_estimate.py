@@ -9,30 +9,30 @@ import torch
 
 from ..attention import AttentionBackend, attention_backend
 from ..errors import CheckpointError, ConfigError, RuntimeFailure
-from ..executor.device import DeviceChoice, choose_device
+from ..executor.device_choice import DeviceChoice, choose_device
 from ..loading import describe
 from ..loading.checkpoint import is_state, open_checkpoint, sources_of
-from ..loading.header import FLOATS
-from ..loading.plan import plan_for
+from ..loading.tensor_files.safetensors_header import FLOATS
+from ..loading.load_plan import plan_for
 from ..models.decoder import Decoder
-from ..models.executors import expected
-from ..models.explain import Layers, planned, slower
+from ..models.layer_executors import expected_executors
+from ..models.describe.explain_executors import LayerGroup, planned_layers, slower
 from ..models.families import FAMILIES
-from ..models.generic import GenericModel
-from ..models.spec import Model
-from ..parallel.stages import require_state
-from ..quantization.rounding import GROUP
-from ..quantization.small_floats import MX_GROUP, NV_GROUP
-from . import memory
-from .assemble import context_of
-from .config import EngineConfig, Resolved
-from .text_side import load_tokenizer
+from ..models.transformers_backend import TransformersModelSpec
+from ..models.spec.model_spec import ModelSpec
+from ..parallel.pp.pipeline_stages import require_state
+from ..quantization.weight_rounding import GROUP
+from ..quantization.fp4_fp8_rounding import MX_GROUP, NV_GROUP
+from . import memory_plan
+from .build_engine import context_of
+from .engine_config import EngineConfig, DeviceDefaults
+from .build_tokenizer import load_tokenizer
 
 SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class CheckpointFiles:
     """bytes: of all files together; dtypes: how many numbers the tensors hold in each.  problem: why they do not load."""
 
     count: int
@@ -42,7 +42,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TokenizerSummary:
     """chat: whether there is a chat template.  problem: why the tokenizer does not load."""
 
     vocabulary: int
@@ -51,7 +51,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """Of the decoder. weights: bytes by what they are kept as.  kv_token: bytes of a token's keys and values.
 
     longest: tokens, and where that comes from.
@@ -65,22 +65,22 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class MemoryEstimate:
     """layers, slower: see `models.explain`.  family, sizes: None where transformers computes the model.  free: bytes here."""
 
     path: str
     architecture: str
     family: str | None
     notes: tuple[str, ...]
-    files: Files
-    text: Text
+    files: CheckpointFiles
+    text: TokenizerSummary
     device: str
     dtype: str
     free: int
     context: int
     sequences: int
-    sizes: Sizes | None
-    layers: tuple[Layers, ...]
+    sizes: ModelSizes | None
+    layers: tuple[LayerGroup, ...]
     slower: tuple[str, ...]
 
     @property
@@ -88,46 +88,46 @@ class Survey:
         return self.files.problem is None and self.text.problem is None
 
 
-def survey(path: Path, options: EngineConfig) -> Survey:
+def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
     """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
     model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path, options)
     choice = choose_device(options.device, options.dtype, options.threads)
     config = options.on(choice.device.type)
-    sizes: Sizes | None = None
-    layers: tuple[Layers, ...] = ()
-    if isinstance(model, Model):
-        decoder, stored = Decoder(model, choice.dtype, "meta"), memory.stored_dtype(config, choice.dtype)
+    sizes: ModelSizes | None = None
+    layers: tuple[LayerGroup, ...] = ()
+    if isinstance(model, ModelSpec):
+        decoder, stored = Decoder(model, choice.dtype, "meta"), memory_plan.stored_dtype(config, choice.dtype)
         sizes = _sizes(decoder, stored)
-        layers = planned(decoder, expected(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
-    return Survey(
+        layers = planned_layers(decoder, expected_executors(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
+    return MemoryEstimate(
         path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path, options),
-        text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory.before_loading(choice.device).free,
+        text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory_plan.plan_before_loading(choice.device).free,
         context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
         slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
     )  # fmt: skip
 
 
-def _with_own_head(model: Model | GenericModel, path: Path, options: EngineConfig) -> Model | GenericModel:
-    """As the loader takes it; where the files cannot be read, `Files.problem` will say so."""
+def _with_own_head(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> ModelSpec | TransformersModelSpec:
+    """As the loader takes it; where the files cannot be read, `CheckpointFiles.problem` will say so."""
     try:
-        return model if isinstance(model, GenericModel) else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
+        return model if isinstance(model, TransformersModelSpec) else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
     except ConfigError:
         return model
 
 
-def _family(model: Model | GenericModel) -> str | None:
+def _family(model: ModelSpec | TransformersModelSpec) -> str | None:
     """The function that reads the config.json, and its file."""
-    if isinstance(model, GenericModel):
+    if isinstance(model, TransformersModelSpec):
         return None
     read = FAMILIES[model.architecture].read
     return f"{read.__name__} in families/{read.__module__.rpartition('.')[2]}.py"
 
 
-def _sizes(decoder: Decoder, stored: torch.dtype) -> Sizes:
+def _sizes(decoder: Decoder, stored: torch.dtype) -> ModelSizes:
     """stored: of keys and values."""
     model = decoder.config
     per_token = model.attention.bytes_per_slot(stored)
-    return Sizes(len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model)))
+    return ModelSizes(len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model)))
 
 
 def weights_by_kind(decoder: Decoder) -> dict[str, int]:
@@ -151,7 +151,7 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
     }
 
 
-def _longest(model: Model) -> list[str]:
+def _longest(model: ModelSpec) -> list[str]:
     lines = [f"{model.max_position:,} tokens by config.json"]
     if model.positions is not None:
         lines.append(f"a learned table of {model.positions.count:,} positions")
@@ -164,7 +164,7 @@ def _longest(model: Model) -> list[str]:
     return lines
 
 
-def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: torch.dtype) -> AttentionBackend:
+def _attention(model: ModelSpec, config: DeviceDefaults, choice: DeviceChoice, stored: torch.dtype) -> AttentionBackend:
     """What the layers would attend by, on a pool of a few tokens."""
     layout = model.attention
     slots = config.page_size * (SLOTS if choice.device.type == "cuda" else 2)
@@ -174,21 +174,21 @@ def _attention(model: Model, config: Resolved, choice: DeviceChoice, stored: tor
     )  # fmt: skip
 
 
-def _files(model: Model | GenericModel, path: Path, options: EngineConfig) -> Files:
+def _files(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> CheckpointFiles:
     try:
         sources = sources_of(path, options.load_format)
     except CheckpointError as error:
-        return Files(0, 0, {}, str(error))
+        return CheckpointFiles(0, 0, {}, str(error))
     dtypes: dict[str, int] = {}
     for stored in (stored for source in sources for stored in source.tensors):
         item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
         dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
     size = sum(source.bytes for source in sources)
-    return Files(len(sources), size, dtypes, _misfit(model, path, options))
+    return CheckpointFiles(len(sources), size, dtypes, _misfit(model, path, options))
 
 
-def _misfit(model: Model | GenericModel, path: Path, options: EngineConfig) -> str | None:
-    if isinstance(model, GenericModel):
+def _misfit(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> str | None:
+    if isinstance(model, TransformersModelSpec):
         return None
     try:
         if is_state(path, options.load_format):
@@ -201,12 +201,12 @@ def _misfit(model: Model | GenericModel, path: Path, options: EngineConfig) -> s
     return None
 
 
-def _text(path: Path, config: Resolved) -> Text:
+def _text(path: Path, config: DeviceDefaults) -> TokenizerSummary:
     try:
         tokenizer = load_tokenizer(path, config.chat_template)
     except (RuntimeFailure, OSError, ValueError) as error:
-        return Text(0, False, str(error))
-    return Text(tokenizer.vocab_size, tokenizer.chat_template is not None, None)
+        return TokenizerSummary(0, False, str(error))
+    return TokenizerSummary(tokenizer.vocab_size, tokenizer.chat_template is not None, None)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionLayout
-from ..attention.chosen import Chosen
-from ..cache.host_pages import STAGING
-from ..cache.kv import PAD_SLOT
-from ..cache.state_slots import FIRST_SLOT, SCRAP_SLOT
-from ..cache.states import StateMemory
+from ..attention.attention_backend import AttentionLayout
+from ..attention.topk_attention import TopKSelection
+from ..cache.host_kv_pages import STAGING
+from ..cache.kv_pool import PAD_SLOT
+from ..cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
+from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..errors import ConfigError
-from ..layers.float8 import Scales
-from ..step.batch import Batch, DeviceBatch
-from .config import Resolved
-from .sizes import free_memory, parse_memory
+from ..layers.float8_reference import KVScaleFactors
+from ..step.step_batch import StepBatch, DeviceBatch
+from .engine_config import DeviceDefaults
+from ..memory.memory_sizes import free_memory, parse_memory
 
 if TYPE_CHECKING:
-    from ..models.generic import AnyDecoder
+    from ..models.transformers_backend import AnyDecoder
 
 CPU_SHARE = 0.25  # of the free memory goes to KV on the CPU, where nothing is asked for
 CPU_TOKENS = 131_072
@@ -73,7 +73,7 @@ class MemoryPlan:
         return f"{listed}; {self.free / 1e9:.2f} of {self.total / 1e9:.2f} GB were free"
 
 
-def before_loading(device: torch.device) -> MemoryPlan:
+def plan_before_loading(device: torch.device) -> MemoryPlan:
     """What is free now, what this process has cached but does not use included."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -88,7 +88,7 @@ def _main_memory() -> int:
         return int(next(lines).split()[1]) * 1024
 
 
-def after_loading(plan: MemoryPlan, model: AnyDecoder, config: Resolved, context: int, allocated: int) -> MemoryPlan:
+def plan_after_loading(plan: MemoryPlan, model: AnyDecoder, config: DeviceDefaults, context: int, allocated: int) -> MemoryPlan:
     """The plan with what the model takes. allocated: bytes that the device held before the weights came."""
     if model.device.type != "cuda":
         return replace(plan, weights=model.weight_bytes)
@@ -103,7 +103,7 @@ def after_loading(plan: MemoryPlan, model: AnyDecoder, config: Resolved, context
     return replace(plan, weights=weights, activations=activations, reserved=reserved)
 
 
-def with_kv(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: torch.device) -> MemoryPlan:
+def plan_with_kv(plan: MemoryPlan, config: DeviceDefaults, bytes_per_token: int, device: torch.device) -> MemoryPlan:
     """The plan with the KV pool: as large as asked for, or what the share `memory` leaves. Whole pages.
 
     Raises ConfigError, with the whole plan in it, where not one page has room.
@@ -120,7 +120,7 @@ def with_kv(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: to
     return plan
 
 
-def _tokens(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: torch.device) -> int:
+def _tokens(plan: MemoryPlan, config: DeviceDefaults, bytes_per_token: int, device: torch.device) -> int:
     if config.kv_tokens is not None:
         return config.kv_tokens
     if config.kv_memory is not None:
@@ -131,12 +131,12 @@ def _tokens(plan: MemoryPlan, config: Resolved, bytes_per_token: int, device: to
     return min(CPU_TOKENS, (int(CPU_SHARE * (free_memory() - plan.adapters)) - plan.states) // bytes_per_token)
 
 
-def tokens_without_keys(config: Resolved, device: torch.device) -> int:
+def tokens_without_keys(config: DeviceDefaults, device: torch.device) -> int:
     """How many tokens the pages count where no layer stores keys."""
     return config.kv_tokens or (GPU_TOKENS if device.type == "cuda" else CPU_TOKENS)
 
 
-def _advice(config: Resolved) -> str:
+def _advice(config: DeviceDefaults) -> str:
     if config.kv_tokens is not None:
         return f"set kv_tokens, now {config.kv_tokens}, to what fits"
     if config.kv_memory is not None:
@@ -144,12 +144,12 @@ def _advice(config: Resolved) -> str:
     return "set kv_memory or kv_tokens" if config.memory is None else f"raise memory, now {config.memory:g}"
 
 
-def stored_dtype(config: Resolved, dtype: torch.dtype) -> torch.dtype:
+def stored_dtype(config: DeviceDefaults, dtype: torch.dtype) -> torch.dtype:
     """Of keys and values, where the model computes in `dtype`."""
     return torch.float8_e4m3fn if config.kv_dtype == "fp8" else dtype
 
 
-def activation_peak(model: AnyDecoder, config: Resolved, context: int) -> int:
+def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> int:
     """Bytes that one step of `step_tokens` tokens holds at its peak beside weights and KV, on a CUDA device."""
     device = model.device
     torch.cuda.synchronize(device)
@@ -163,21 +163,21 @@ def activation_peak(model: AnyDecoder, config: Resolved, context: int) -> int:
 
 
 @torch.inference_mode()
-def dummy_step(model: AnyDecoder, config: Resolved, context: int) -> Tensor:
+def dummy_step(model: AnyDecoder, config: DeviceDefaults, context: int) -> Tensor:
     """The largest step through the model with an attention that stores nothing; logits [max_running, vocabulary]."""
-    attention = _NoAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
+    attention = _DummyAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
     batch, states = dummy_batch(config, context, model.device), model.config.states
     batch.state_read = batch.state_write = torch.full((len(batch.query_lens),), SCRAP_SLOT, device=model.device)
-    return model.forward(batch, attention, *([StateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else []))
+    return model.forward(batch, attention, *([RecurrentStateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else []))
 
 
-def dummy_batch(config: Resolved, context: int, device: torch.device) -> Batch:
+def dummy_batch(config: DeviceDefaults, context: int, device: torch.device) -> StepBatch:
     """A prefill of `step_tokens` tokens in sequences no longer than the context, none with a slot of its own."""
     tokens = config.step_tokens
     lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
     ints = _ints(device)
     rows = ints(np.arange(min(config.max_running, tokens)))
-    return Batch(
+    return StepBatch(
         token_ids=ints(np.zeros(tokens)),
         positions=ints(np.arange(tokens) % context),
         slots=ints(np.full(tokens, PAD_SLOT)),
@@ -207,7 +207,7 @@ def _ints(device: torch.device) -> Callable[[Any], Tensor]:
     return lambda values: torch.from_numpy(np.asarray(values).astype(kind)).to(device)
 
 
-class _NoAttention:
+class _DummyAttention:
     """An `AttentionBackend` whose answer has the size of a real one."""
 
     name, reason = "none", "measures the activations"
@@ -216,37 +216,37 @@ class _NoAttention:
     def __init__(self, layout: AttentionLayout, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self._layout, self.pool = layout, layout.pool(slots, dtype, device)
 
-    def plan(self, batch: Batch) -> None: ...
+    def plan(self, batch: StepBatch) -> None: ...
 
-    def store(self, k: Tensor, v: Tensor, layer: int, batch: Batch) -> None: ...
+    def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None: ...
 
     def attend(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: Batch, sinks: Tensor | None = None
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         return q.new_zeros(*q.shape[:2], self._layout.layer(layer).value_dim)
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self._layout.stored(self.pool, layer)
 
-    def scales(self, layer: int) -> Scales:
+    def scales(self, layer: int) -> KVScaleFactors:
         return self._layout.scales(self.pool, layer)
 
-    def slots(self, layer: int, batch: Batch) -> Tensor:
+    def slots(self, layer: int, batch: StepBatch) -> Tensor:
         return batch.slots
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         return self.name, None
 
-    def store_index(self, keys: Tensor, layer: int, batch: Batch) -> None: ...
+    def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None: ...
 
-    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: Batch) -> Chosen:
+    def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
         most = self._layout.layer(layer).chosen
         assert most is not None
         none = torch.zeros(len(queries), 1, most, dtype=torch.int32, device=queries.device)
-        return Chosen(none, none[..., 0])
+        return TopKSelection(none, none[..., 0])
 
-    def attend_chosen(self, q: Tensor, chosen: Chosen, layer: int, batch: Batch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
         return self.attend(q, None, None, layer, batch)
 
-    def seen(self, layer: int, batch: Batch) -> tuple[int, int, int, int] | None:
+    def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
         return None

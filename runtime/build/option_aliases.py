@@ -94,12 +94,12 @@ VALUE_SENTENCES = {
 }
 
 
-def meant(name: str) -> str | None:
+def option_meant(name: str) -> str | None:
     """What to write for an option of another engine; None if it is none of theirs."""
     return f"give {SAME[name]}=" if name in SAME else SENTENCES.get(name)
 
 
-def meant_by_value(name: str, value: object) -> str | None:
+def value_meant(name: str, value: object) -> str | None:
     """What to write for a value that other engines take; None if it is none of theirs."""
     if not isinstance(value, str):
         return None
@@ -107,7 +107,7 @@ def meant_by_value(name: str, value: object) -> str | None:
     return f"give {name}={own!r}" if own else VALUE_SENTENCES.get((name, value))
 
 
-def own_dtype(value: Any) -> Any:
+def native_dtype(value: Any) -> Any:
     """`torch.bfloat16` by its name; anything else as it is."""
     kind = type(value)
     return str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == ("torch", "dtype") else value

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from ..cache.state_slots import FIRST_SLOT
-from ..cache.states import StateShapes, bytes_per_state
+from ..cache.recurrent_state_slots import FIRST_SLOT
+from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
 from ..errors import ConfigError
-from . import memory
-from .config import Resolved
-from .sizes import free_memory, parse_memory
+from . import memory_plan
+from .engine_config import DeviceDefaults
+from ..memory.memory_sizes import free_memory, parse_memory
 
 log = logging.getLogger("sgl.runtime")
 
@@ -20,9 +20,9 @@ EACH = 4  # states of a running sequence, with a snapshot behind its prompt
 LEAST = 4
 
 
-def with_states(
-    plan: memory.MemoryPlan, config: Resolved, shapes: StateShapes, bytes_per_token: int, device: torch.device, dtype: torch.dtype
-) -> tuple[memory.MemoryPlan, int]:
+def plan_with_states(
+    plan: memory_plan.MemoryPlan, config: DeviceDefaults, shapes: StateShapes, bytes_per_token: int, device: torch.device, dtype: torch.dtype
+) -> tuple[memory_plan.MemoryPlan, int]:
     """The plan with the states, and how many there are: as asked for, or a share of what keys and values would take.
 
     Raises ConfigError for options that do not go with the model, and where there is no room.
@@ -43,7 +43,7 @@ def with_states(
     return plan, count
 
 
-def places_for(config: Resolved, states: int) -> Resolved:
+def state_places_for(config: DeviceDefaults, states: int) -> DeviceDefaults:
     """With no more running sequences than have a state each beside as many that are pinned."""
     most = states // 2
     if not states or config.max_running <= most:
@@ -52,9 +52,9 @@ def places_for(config: Resolved, states: int) -> Resolved:
     return replace(config, max_running=most)
 
 
-def _count(plan: memory.MemoryPlan, config: Resolved, each: int, per_token: int, device: torch.device) -> int:
+def _count(plan: memory_plan.MemoryPlan, config: DeviceDefaults, each: int, per_token: int, device: torch.device) -> int:
     """What the running sequences and the snapshots of a full cache need, within the share."""
-    most = memory.GPU_TOKENS if device.type == "cuda" else memory.CPU_TOKENS
+    most = memory_plan.GPU_TOKENS if device.type == "cuda" else memory_plan.CPU_TOKENS
     if config.kv_tokens is not None:
         return EACH * config.max_running + config.kv_tokens // config.state_every
     budget = max(0, _budget(plan, config))
@@ -63,15 +63,15 @@ def _count(plan: memory.MemoryPlan, config: Resolved, each: int, per_token: int,
     return min(EACH * config.max_running + tokens // config.state_every, share)
 
 
-def _budget(plan: memory.MemoryPlan, config: Resolved) -> int:
+def _budget(plan: memory_plan.MemoryPlan, config: DeviceDefaults) -> int:
     """Bytes for keys, values and states together."""
     if config.kv_memory is not None:
         return parse_memory(config.kv_memory)
     if config.memory is not None:
         return int(config.memory * plan.free) - plan.taken
-    return int(memory.CPU_SHARE * free_memory())
+    return int(memory_plan.CPU_SHARE * free_memory())
 
 
-def _refuse_options(config: Resolved) -> None:
+def _refuse_options(config: DeviceDefaults) -> None:
     if config.states is not None:
         raise ConfigError(f"Engine(states={config.states}): no layer of this model keeps a state; leave it out")

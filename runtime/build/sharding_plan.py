@@ -11,28 +11,28 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import ConfigError
-from ..executor.cards import cards as cards_here
+from ..executor.ranks.gpu_topology import list_gpus as gpus_here
 from ..loading.checkpoint import open_checkpoint
-from ..loading.files import quantization_of
-from ..loading.gguf import is_gguf
-from ..loading.state import Parts, has_state, read_manifest
+from ..loading.model_files.model_directory import quantization_of
+from ..loading.gguf_files.gguf_model import is_gguf
+from ..loading.sharded_state import ParallelSizes, has_sharded_state, read_manifest
 from ..models.decoder import Decoder
-from ..models.latent_spec import Latent
-from ..models.spec import Model
-from ..parallel.share import require
-from ..parallel.split import Split, narrowed
-from ..parallel.stages import borders, stage_of
-from ..parallel.whole_experts import WholeExperts, require_mixtures
-from . import memory
-from .assemble import context_of
-from .config import EngineConfig, Resolved
-from .survey import weights_by_kind
+from ..models.spec.latent_attention_spec import LatentAttentionSpec
+from ..models.spec.model_spec import ModelSpec
+from ..parallel.tp.sharded_source import require
+from ..parallel.tp.tensor_parallel_split import TensorParallelSplit, narrowed_model
+from ..parallel.pp.pipeline_stages import stage_boundaries, stage_of
+from ..parallel.ep.expert_parallel_split import ExpertParallelSplit, require_mixtures
+from . import memory_plan
+from .build_engine import context_of
+from .engine_config import EngineConfig, DeviceDefaults
+from .memory_estimate import weights_by_kind
 
 ACTIVATIONS = 12  # numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ShardingPlan:
     """So many engines of stages * tensor cards each. experts: which lie whole on cards.
 
     weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one engine's pool holds.
@@ -62,7 +62,7 @@ class Way:
         return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {}) | copies | rows
 
 
-class Spread(NamedTuple):
+class ShardingPlans(NamedTuple):
     """card: bytes of one of the cards.  context: tokens of the longest sequence."""
 
     path: str
@@ -70,15 +70,15 @@ class Spread(NamedTuple):
     card: int
     context: int
     dtype: str
-    ways: list[Way]
-    chosen: Way | None
+    ways: list[ShardingPlan]
+    chosen: ShardingPlan | None
 
     def as_dict(self) -> dict[str, Any]:
         ways = [asdict(way) | {"options": way.options} for way in self.ways]
         return self._asdict() | {"ways": ways, "chosen": None if self.chosen is None else self.chosen.options}
 
 
-def on_cards(count: int, gigabytes: float | None) -> tuple[int, int]:
+def on_gpus(count: int, gigabytes: float | None) -> tuple[int, int]:
     """How many cards, and the bytes of each: as asked, or of this machine's smallest. Raises ConfigError for what is neither."""
     if not 1 <= count <= 1024:
         raise ConfigError(f"--gpus {count}: must be a number of GPUs from 1 to 1024")
@@ -86,46 +86,46 @@ def on_cards(count: int, gigabytes: float | None) -> tuple[int, int]:
         if not 0 < gigabytes < 1e6:
             raise ConfigError(f"--gpu-memory {gigabytes:g}: must be the gigabytes of one GPU")
         return count, int(gigabytes * 1e9)
-    here = cards_here()
+    here = gpus_here()
     if len(here) < count:
         raise ConfigError(f"--gpus {count}: this machine has {len(here)}; say with --gpu-memory how many gigabytes each would have")
     return count, min(card.bytes for card in here)
 
 
-def read(path: Path, options: EngineConfig, cards: int, card: int) -> Spread:
+def read(path: Path, options: EngineConfig, cards: int, card: int) -> ShardingPlans:
     """Raises ConfigError for a model that sgl has no parts of."""
     model = open_checkpoint(path, options.context, weights=False, load_format=options.load_format).model
     dtype = torch.bfloat16 if options.dtype == "auto" else getattr(torch, options.dtype)
     if options.ranks * options.replicas > 1:
         raise ConfigError("--gpus tries every way: leave tensor_parallel, pipeline_parallel and replicas out")
     context = context_of(model, options)
-    found = ways(model, options, cards, card, dtype, context)
+    found = sharding_plans(model, options, cards, card, dtype, context)
     if is_gguf(path) or quantization_of(path)[0] is not None:
-        found = [_refused_in_few_bits(way) for way in found]
-    if has_state(path):
+        found = [_refused_quantized(way) for way in found]
+    if has_sharded_state(path):
         parts = read_manifest(path).parts
         found = [_in_state(way, parts) for way in found]
-    return Spread(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best(found))
+    return ShardingPlans(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best_plan(found))
 
 
-def ways(model: Model, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int) -> list[Way]:
+def sharding_plans(model: ModelSpec, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int) -> list[ShardingPlan]:
     """Every way that uses all cards. card: bytes of one."""
-    found = [Way(*counts) for counts in _factors(cards)]
+    found = [ShardingPlan(*counts) for counts in _factors(cards)]
     if require_mixtures(model) is None:
         found += [replace(way, experts=True) for way in found if way.tensor > 1 and way.stages == 1]
-    if any(isinstance(layer.mixer, Latent) and layer.mixer.indexer is None for layer in model.layers):
+    if any(isinstance(layer.mixer, LatentAttentionSpec) and layer.mixer.indexer is None for layer in model.layers):
         found += [replace(way, rows=True) for way in found if way.tensor > 1]
     return [_way(model, options, way, card, dtype, context) for way in found]
 
 
-def _refused_in_few_bits(way: Way) -> Way:
-    """Of a checkpoint that says that weights are quantised, as the engine does once it has read them: see `whole_experts.require_kernels`."""
+def _refused_quantized(way: ShardingPlan) -> ShardingPlan:
+    """Of a checkpoint that says that weights are quantised, as the engine does once it has read them: see `expert_parallel_split.require_kernels`."""
     if not way.experts or way.refused is not None:
         return way
     return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
 
 
-def _in_state(way: Way, parts: Parts) -> Way:
+def _in_state(way: ShardingPlan, parts: ParallelSizes) -> ShardingPlan:
     """Of a sharded state, which is for one way."""
     if way.refused is not None:
         return way
@@ -134,7 +134,7 @@ def _in_state(way: Way, parts: Parts) -> Way:
     return replace(way, refused=f"it is a sharded state for {parts}")
 
 
-def best(found: list[Way]) -> Way | None:
+def best_plan(found: list[ShardingPlan]) -> ShardingPlan | None:
     """The most engines that still have room for a sequence of the context; then stages last, whose latency is that of one card. None: nothing fits."""
     runs = [way for way in found if way.refused is None and way.tokens > 0]
     return max(runs, key=lambda way: (way.fits, way.replicas if way.fits else way.tokens, -way.stages), default=None)
@@ -147,7 +147,7 @@ def _factors(cards: int) -> Iterator[tuple[int, int, int]]:
                 yield replicas, stages, cards // (replicas * stages)
 
 
-def _way(model: Model, options: EngineConfig, way: Way, card: int, dtype: torch.dtype, context: int) -> Way:
+def _way(model: ModelSpec, options: EngineConfig, way: ShardingPlan, card: int, dtype: torch.dtype, context: int) -> ShardingPlan:
     try:
         parts = _parts(model, way)
     except ConfigError as error:
@@ -155,26 +155,26 @@ def _way(model: Model, options: EngineConfig, way: Way, card: int, dtype: torch.
     refused, config = _settled(model, options, way)
     kind = options.weights if options.weights in weights_by_kind(Decoder(parts[0], dtype, "meta")) else _kind(dtype)
     weights = [weights_by_kind(Decoder(part, dtype, "meta"))[kind] for part in parts]
-    each = [part.attention.bytes_per_slot(memory.stored_dtype(config, dtype)) for part in parts]
+    each = [part.attention.bytes_per_slot(memory_plan.stored_dtype(config, dtype)) for part in parts]
     room = int((config.memory or 0.92) * card) - set_aside(model, config, dtype)
-    tokens = min([memory.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)])
+    tokens = min([memory_plan.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)])
     tokens = max(0, tokens) if max(weights) < room else 0
     return replace(way, weights=max(weights), kv_token=max(each), tokens=tokens, fits=tokens >= context, refused=refused)
 
 
-def _parts(model: Model, way: Way) -> list[Model]:
+def _parts(model: ModelSpec, way: ShardingPlan) -> list[ModelSpec]:
     """Of each stage what its first rank holds, which holds most."""
-    whole = WholeExperts() if way.experts else None
+    whole = ExpertParallelSplit() if way.experts else None
     if way.tensor > 1:
         require(model, way.tensor, whole, way.rows)
-    narrow = narrowed(model, Split(0, way.tensor, whole, way.rows)) if way.tensor > 1 else model
+    narrow = narrowed_model(model, TensorParallelSplit(0, way.tensor, whole, way.rows)) if way.tensor > 1 else model
     if way.stages == 1:
         return [narrow]
-    cuts = borders(model, way.stages)
+    cuts = stage_boundaries(model, way.stages)
     return [stage_of(narrow, cuts, number) for number, _ in enumerate(pairwise(cuts))]
 
 
-def _settled(model: Model, options: EngineConfig, way: Way) -> tuple[str | None, Resolved]:
+def _settled(model: ModelSpec, options: EngineConfig, way: ShardingPlan) -> tuple[str | None, DeviceDefaults]:
     """Why the engine does not run it on GPUs; the options without what spreads."""
     alone = replace(options, tensor_parallel=1, pipeline_parallel=1, replicas=1).on("cuda")
     try:
@@ -186,10 +186,10 @@ def _settled(model: Model, options: EngineConfig, way: Way) -> tuple[str | None,
     return None, alone
 
 
-def set_aside(model: Model, config: Resolved, dtype: torch.dtype) -> int:
+def set_aside(model: ModelSpec, config: DeviceDefaults, dtype: torch.dtype) -> int:
     """Bytes of a card for workspaces, graphs, sampling and a step's activations."""
-    sampling = memory.SAMPLER_COPIES * 4 * config.max_running * model.vocab_size
-    return memory.ATTENTION + memory.GRAPHS + sampling + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
+    sampling = memory_plan.SAMPLER_COPIES * 4 * config.max_running * model.vocab_size
+    return memory_plan.ATTENTION + memory_plan.GRAPHS + sampling + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from ..attention import AttentionLayout
 from ..cache.window_pages import span
 from ..errors import ConfigError
-from .config import Resolved
-from .sizes import parse_memory
+from .engine_config import DeviceDefaults
+from ..memory.memory_sizes import parse_memory
 
 TYPICAL = 8192  # tokens of a text, or the context where that is shorter
 LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPlan:
+class SlidingWindowPlan:
     """layout: where windowed layers lie apart, of rank 0's part of the model; where `tokens` is 0 as the model has it.
 
     tokens: how many of them windowed layers have rows for.  why: nothing lies apart though there are such layers.
@@ -37,12 +37,12 @@ class WindowPlan:
         return f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for {self.tokens:,}"
 
 
-def sees_less(layout: AttentionLayout, context: int) -> bool:
+def is_window_shorter(layout: AttentionLayout, context: int) -> bool:
     """Whether some layer does not see all of the context."""
     return any(layer.reach is not None and layer.reach < context for layer in layout.attending)
 
 
-def windows_refused(layouts: Sequence[AttentionLayout], config: Resolved, context: int, states: bool, gpu: bool) -> str | None:
+def windows_refusal(layouts: Sequence[AttentionLayout], config: DeviceDefaults, context: int, states: bool, gpu: bool) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only. layouts: as for `plan_windows`."""
     if states:
         return "the model has layers with states beside them"
@@ -52,12 +52,12 @@ def windows_refused(layouts: Sequence[AttentionLayout], config: Resolved, contex
         return "host_kv keeps whole pages"
     if config.window_tokens is not None and config.kv_tokens is not None and config.window_tokens >= config.kv_tokens:
         return f"window_tokens={config.window_tokens} is no less than kv_tokens={config.kv_tokens}"
-    if any(sees_less(layout, context) and not layout.windowed for layout in layouts):
+    if any(is_window_shorter(layout, context) and not layout.windowed for layout in layouts):
         return "some of them share keys and values with layers that see all"
     return None
 
 
-def share_of(reach: int, config: Resolved, context: int) -> float:
+def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
     """Of all tokens those that windowed layers have rows for, where it is not said.
 
     Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for
@@ -69,7 +69,7 @@ def share_of(reach: int, config: Resolved, context: int) -> float:
     return min(1.0, max(LEAST_SHARE, least, span(reach, config.page_size) / min(context, TYPICAL)))
 
 
-def least_tokens(reach: int, config: Resolved) -> int:
+def least_tokens(reach: int, config: DeviceDefaults) -> int:
     """So that beside pins, which may hold half, one sequence gets on by whole steps."""
     return 2 * (span(reach, config.page_size) + config.step_tokens + 2 * config.page_size)
 
@@ -78,7 +78,7 @@ def reach_of(layouts: Sequence[AttentionLayout]) -> int:
     return max(layout.reach for layout in layouts)
 
 
-def plan_windows(layouts: Sequence[AttentionLayout], config: Resolved, share: float, tokens: int) -> WindowPlan:
+def plan_windows(layouts: Sequence[AttentionLayout], config: DeviceDefaults, share: float, tokens: int) -> SlidingWindowPlan:
     """Of KV pools of so many tokens. layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a `window_tokens`."""
     reach = reach_of(layouts)
     least = least_tokens(reach, config)
@@ -90,11 +90,11 @@ def plan_windows(layouts: Sequence[AttentionLayout], config: Resolved, share: fl
     wanted = -(-wanted // config.page_size) * config.page_size
     if least <= wanted < tokens:
         near, attending = (sum(map(len, counted)) for counted in ([each.windowed for each in layouts], [each.attending for each in layouts]))
-        return WindowPlan(layouts[0], wanted, None, reach, near, attending)
-    return WindowPlan(AttentionLayout.of(layouts[0].layers), why=f"a pool of {tokens:,} tokens gains nothing from windows of {reach:,} kept apart")
+        return SlidingWindowPlan(layouts[0], wanted, None, reach, near, attending)
+    return SlidingWindowPlan(AttentionLayout.of(layouts[0].layers), why=f"a pool of {tokens:,} tokens gains nothing from windows of {reach:,} kept apart")
 
 
-def check_options(config: Resolved, layouts: Sequence[AttentionLayout]) -> None:
+def check_options(config: DeviceDefaults, layouts: Sequence[AttentionLayout]) -> None:
     """Raises ConfigError for `window_tokens` without what it goes with."""
     if config.window_tokens is None:
         return

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..step.locked import aligned, lock
-from ..step.staging import upload
-from .pools import Pool
-from .row import Ints
+from ..memory.pinned_memory import aligned, pin_memory
+from ..step.device_upload import upload
+from .kv_pools import Pool
+from .int_row import Ints
 
 STAGING = 32 * 2**20  # bytes on the device, for keys and values together
 ELEMENTS = (torch.int64, torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
 
 
-class HostPages:
-    """Room for `places` pages of `page_size` slots each; see `PageCopies`. All but the making is the scheduler thread's.
+class HostKVPages:
+    """Room for `places` pages of `page_size` slots each; see `PageCopier`. All but the making is the scheduler thread's.
 
     Raises ConfigError where the driver refuses to lock the memory.
     """
@@ -40,7 +40,7 @@ class HostPages:
         self._most = max(1, staging // page)  # pages at a time
         self._staging: Tensor | None = None
         self._kept = aligned(places * page).view(self._element)
-        self._unlock = lock(self, self._kept, pool.device, "host_kv") if pool.device.type == "cuda" else None
+        self._unlock = pin_memory(self, self._kept, pool.device, "host_kv") if pool.device.type == "cuda" else None
 
     def save(self, pages: Ints, places: Ints) -> None:
         """Copy the pool's `pages` to `places`; both distinct."""

@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from .pages import PagePool
-from .radix import common_prefix
-from .row import Ints, Space
+from .page_pool import PagePool
+from .radix_tree import common_prefix
+from .int_row import Ints, Space
 
 log = logging.getLogger("sgl.runtime")
 
@@ -28,7 +28,7 @@ NOWHERE = 0  # a pool never hands out its first page
 NOTHING: Ints = np.empty(0, np.int32)
 
 
-class PageCopies(Protocol):
+class PageCopier(Protocol):
     """Moves keys and values of pages between the KV pool and main memory, in the order of the calls.
 
     The pages and places of a call may be written by whatever is queued after it.
@@ -46,35 +46,35 @@ class PageCopies(Protocol):
 Key = bytes | Space  # the first page of a run, as bytes; or where prefixes are matched
 
 
-class Run:
+class HostPageRun:
     """key: under which its parent holds it: its first page's tokens; of an empty run below the root, a namespace, or one with an adapter."""
 
     __slots__ = ("busy", "children", "key", "last_used", "parent", "places", "queued", "tokens")
 
-    def __init__(self, key: Key, tokens: Ints, places: Ints, parent: Run | None) -> None:
+    def __init__(self, key: Key, tokens: Ints, places: Ints, parent: HostPageRun | None) -> None:
         self.key = key
         self.tokens = tokens
         self.places = places
         self.parent = parent
-        self.children: dict[Key, Run] = {}
+        self.children: dict[Key, HostPageRun] = {}
         self.last_used = 0
         self.queued = False  # has an entry in the eviction heap
         self.busy = False  # is about to get pages: stays, though it holds nothing yet
 
 
-class HostTier:
+class HostKVTier:
     """What the tree evicts, by namespace and path. pool: the places in main memory, of the tree's page size.
 
     loaded: tokens brought back so far.
     """
 
-    def __init__(self, pool: PagePool, copies: PageCopies) -> None:
+    def __init__(self, pool: PagePool, copies: PageCopier) -> None:
         self.pool, self.copies = pool, copies
         self.loaded = 0
-        self._root = Run(b"", NOTHING, NOTHING, None)
+        self._root = HostPageRun(b"", NOTHING, NOTHING, None)
         self._clock = 0
         self._serial = 0
-        self._heap: list[tuple[int, int, Run]] = []
+        self._heap: list[tuple[int, int, HostPageRun]] = []
 
     @property
     def tokens(self) -> int:
@@ -143,7 +143,7 @@ class HostTier:
             wrong = np.flatnonzero(held != self.pool.refs)[:8]
             raise RuntimeError(f"places {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}")
 
-    def _check_run(self, run: Run) -> None:
+    def _check_run(self, run: HostPageRun) -> None:
         parent = run.parent
         if parent is None or parent.children.get(run.key) is not run or run.key != self._key(run.tokens):
             raise RuntimeError("a run is not its parent's child")
@@ -163,14 +163,14 @@ class HostTier:
 
     # the tree of runs
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self) -> Iterator[HostPageRun]:
         stack = [run for root in self._root.children.values() for run in root.children.values()]
         while stack:
             run = stack.pop()
             yield run
             stack.extend(run.children.values())
 
-    def _walk(self, namespace: Space, tokens: Ints) -> Iterator[tuple[Run, int]]:
+    def _walk(self, namespace: Space, tokens: Ints) -> Iterator[tuple[HostPageRun, int]]:
         """The runs that `tokens` go through, each with the number of its pages that they go through."""
         size, run = self.pool.page_size, self._root.children.get(namespace)
         while run is not None and len(tokens) >= size and (run := run.children.get(self._key(tokens))) is not None:
@@ -180,25 +180,25 @@ class HostTier:
                 return
             tokens = tokens[same * size :]
 
-    def _path_to(self, namespace: Space, tokens: Ints) -> list[Run]:
+    def _path_to(self, namespace: Space, tokens: Ints) -> list[HostPageRun]:
         """Runs, used just now, that hold exactly `tokens` (whole pages); what is missing is made, with nothing in it."""
         size, key = self.pool.page_size, namespace
-        root = self._root.children.setdefault(key, Run(key, NOTHING, NOTHING, self._root))
+        root = self._root.children.setdefault(key, HostPageRun(key, NOTHING, NOTHING, self._root))
         path = [run if pages == len(run.places) else self._split(run, pages) for run, pages in self._walk(namespace, tokens)]
         rest = tokens[sum(len(run.tokens) for run in path) :].copy()
         if len(rest):
             parent = path[-1] if path else root
-            path.append(Run(self._key(rest), rest, np.full(len(rest) // size, NOWHERE, np.int32), parent))
+            path.append(HostPageRun(self._key(rest), rest, np.full(len(rest) // size, NOWHERE, np.int32), parent))
             parent.children[path[-1].key] = path[-1]
         for run in path:
             self._touch(run)
         return path
 
-    def _split(self, run: Run, pages: int) -> Run:
+    def _split(self, run: HostPageRun, pages: int) -> HostPageRun:
         """Put a new run of the first `pages` before `run`, which keeps its identity and its tail."""
         length, parent = pages * self.pool.page_size, run.parent
         assert parent is not None
-        head = Run(run.key, run.tokens[:length], run.places[:pages], parent)
+        head = HostPageRun(run.key, run.tokens[:length], run.places[:pages], parent)
         head.last_used = run.last_used
         parent.children[head.key] = head
         run.tokens, run.places, run.parent = run.tokens[length:], run.places[pages:], head
@@ -206,7 +206,7 @@ class HostTier:
         head.children[run.key] = run
         return head
 
-    def _join(self, run: Run) -> None:
+    def _join(self, run: HostPageRun) -> None:
         """Have the only run that follows `run` begin where `run` does: a text that leaves in many pieces becomes one."""
         if len(run.children) != 1 or run.parent is None:
             return
@@ -216,13 +216,13 @@ class HostTier:
         tail.key, tail.parent, tail.last_used = run.key, run.parent, max(run.last_used, tail.last_used)
         run.parent.children[run.key] = tail
 
-    def _write(self, path: list[Run], places: Ints) -> None:
+    def _write(self, path: list[HostPageRun], places: Ints) -> None:
         start = 0
         for run in path:
             run.places = places[start : start + len(run.places)].copy()
             start += len(run.places)
 
-    def _touch(self, run: Run) -> None:
+    def _touch(self, run: HostPageRun) -> None:
         self._clock += 1
         run.last_used = self._clock
 
@@ -246,14 +246,14 @@ class HostTier:
                 break
         return min(wanted, self.pool.free)
 
-    def _shorten(self, run: Run, pages: int) -> None:
+    def _shorten(self, run: HostPageRun, pages: int) -> None:
         """Free up to `pages` places at the end of a run that nothing follows."""
         last = np.flatnonzero(run.places != NOWHERE)[-pages:]
         self.pool.release(run.places[last])
         run.places[last] = NOWHERE
         self._tidy(run)
 
-    def _tidy(self, run: Run) -> None:
+    def _tidy(self, run: HostPageRun) -> None:
         """Where nothing follows, cut what holds nothing off the end, of the runs before it too."""
         while not (run.children or run.busy or run.parent is None):
             held = np.flatnonzero(run.places != NOWHERE)
@@ -265,7 +265,7 @@ class HostTier:
             del run.parent.children[run.key]
             run = run.parent
 
-    def _enqueue(self, run: Run) -> None:
+    def _enqueue(self, run: HostPageRun) -> None:
         if not run.queued:
             run.queued = True
             self._serial += 1

@@ -48,7 +48,7 @@ class IntRow:
         self._data[self.length : self.length + len(added)] = added
         self.length += len(added)
 
-    def lay_behind(self, values: ArrayLike) -> None:
+    def append_rows(self, values: ArrayLike) -> None:
         """Values behind the end that are no part of the row, until the next change of it."""
         length = self.length
         self.extend(values)

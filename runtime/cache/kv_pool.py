@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.float8 import Scales
+from ..layers.float8_reference import KVScaleFactors
 
 PAD_SLOT = 0  # always zero, never handed out: padded gathers read it, so that no freed slot is ever touched
 FLOAT8_NAN = 0x7F  # of float8_e4m3fn, as a byte
@@ -45,7 +45,7 @@ class KVPool:
         self._shape, self._value_dim, self._latent = (*shape, head_dim), head_dim if value_dim is None else value_dim, latent
         self._kind: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
         self._index_dim = index_dim
-        self.scales = [Scales()] * layers
+        self.scales = [KVScaleFactors()] * layers
         self.restore()
 
     @staticmethod
@@ -59,7 +59,7 @@ class KVPool:
 
     @property
     def parts(self) -> tuple[KVPool, ...]:
-        """As `KVPools` has them: this pool is one."""
+        """As `MultiKVPool` has them: this pool is one."""
         return (self,)
 
     @property

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .kv import KVPool
+from .kv_pool import KVPool
 
 
-class KVPart(NamedTuple):
+class KVLayerGroup(NamedTuple):
     """Layers whose keys and values lie in one pool. windowed: over the slots of windows."""
 
     layers: int
@@ -32,7 +32,7 @@ class KVPart(NamedTuple):
         return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent, self.index_dim)
 
 
-class KVPools:
+class MultiKVPool:
     """Several pools that are handed out, poisoned and given back as one. See `KVPool`, whose methods it has.
 
     windowed: how many of them, the last ones, are over the slots of windows.
@@ -75,12 +75,12 @@ class KVPools:
             part.fill_nan(slots)
 
 
-Pool = KVPool | KVPools
+Pool = KVPool | MultiKVPool
 
 
 def make_pool(
-    parts: Sequence[KVPart], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0
+    parts: Sequence[KVLayerGroup], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0
 ) -> Pool:
     """Memory for the keys and values of all parts, the windowed ones last: a plain `KVPool` where there is one part only."""
     pools = [part.pool(window_slots if part.windowed else slots, dtype, device) for part in parts]
-    return pools[0] if len(pools) == 1 else KVPools(pools, sum(part.windowed for part in parts))
+    return pools[0] if len(pools) == 1 else MultiKVPool(pools, sum(part.windowed for part in parts))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .row import Ints
+from .int_row import Ints
 
 
 class PagePool:
@@ -38,7 +38,7 @@ class PagePool:
         self.refs[pages] = 1
         return pages
 
-    def allocate_one(self) -> int:
+    def allocate_page(self) -> int:
         """As `allocate(1)`, for the one page that a decode needs now and then; one must be free."""
         self._free -= 1
         page = int(self._stack[self._free])

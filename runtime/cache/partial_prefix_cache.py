@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from .prefix_cache import Holder, PrefixCache
-from .radix import Node
-from .row import Ints
+from .prefix_cache import CacheHolder, PrefixCache
+from .radix_tree import RadixNode
+from .int_row import Ints
 
 
-class PartialCache(PrefixCache):
+class PartialPrefixCache(PrefixCache):
     """A sequence may go further back than it was asked to, and compute again what the tree has."""
 
-    def _lock_within(self, seq: Holder, node: Node) -> None:
+    def _lock_within(self, seq: CacheHolder, node: RadixNode) -> None:
         """What of the path is computed of `seq`: no node may tell of other tokens than its own."""
         within = self.tree.up_to(node, seq.computed)
         if within is None:
@@ -20,7 +20,7 @@ class PartialCache(PrefixCache):
         else:
             self._lock(seq, within)
 
-    def _adopt(self, seq: Holder, pages: Ints) -> None:
+    def _adopt(self, seq: CacheHolder, pages: Ints) -> None:
         """Stand on pages of the tree with the same content: what was computed again is there twice."""
         own = self.pages(seq).copy()
         twice = own[: len(pages)]

@@ -8,18 +8,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .host import HostTier
-from .pages import PagePool
-from .radix import Match, Node, RadixTree
-from .row import IntRow, Ints, Space
-from .trail import Mark, Trails
+from .host_kv_tier import HostKVTier
+from .page_pool import PagePool
+from .radix_tree import PrefixMatch, RadixNode, RadixTree
+from .int_row import IntRow, Ints, Space
+from .state_checkpoints import StateCheckpoint, StateCheckpoints
 from .window_pages import WindowPages
 
 WORTH_LOADING = 16  # tokens; fewer are computed as fast as they are brought back from main memory
 MOST_AT_ONCE = 256  # tokens evicted beyond the need, so that a full pool does not evict in every step
 
 
-class Holder(Protocol):
+class CacheHolder(Protocol):
     """A sequence as the cache sees it.
 
         tokens   t0 t1 t2 t3 t4 t5 t6      all tokens
@@ -27,15 +27,15 @@ class Holder(Protocol):
         slots    s0 s1 s2 s3 s4 s5          where, a whole number of pages
 
     A page that another sequence or the tree holds too is never written: new tokens go to own pages.
-    trail, into, branch: of models that keep states, see `Walker`.
-    window: of models with windowed layers, the first of its pages whose rows there it holds; see `WindowCache`.
+    trail, into, branch: of models that keep states, see `StateHolder`.
+    window: of models with windowed layers, the first of its pages whose rows there it holds; see `WindowPrefixCache`.
     """
 
     tokens: IntRow
     slots: IntRow
     computed: int
-    node: Node | None
-    trail: list[Mark]
+    node: RadixNode | None
+    trail: list[StateCheckpoint]
     into: int
     branch: int
     window: int
@@ -45,18 +45,18 @@ class Holder(Protocol):
 
 
 class PrefixCache:
-    """Of a model whose layers keep keys and values; `StateCache` is that of one whose layers keep states, `WindowCache` that of
+    """Of a model whose layers keep keys and values; `RecurrentPrefixCache` is that of one whose layers keep states, `WindowPrefixCache` that of
     one with layers that see a window only.
 
     host: where evicted prefixes go and come back from, None: they are forgotten.
     lost: tokens whose keys and values were cached and that were computed again for want of a state, or of rows of a window.
     """
 
-    trails: Trails | None = None
+    trails: StateCheckpoints | None = None
     windows: WindowPages | None = None
     lost = 0
 
-    def __init__(self, pool: PagePool, host: HostTier | None = None, tree: RadixTree | None = None) -> None:
+    def __init__(self, pool: PagePool, host: HostKVTier | None = None, tree: RadixTree | None = None) -> None:
         self.pool, self.host, self.tree = pool, host, tree or RadixTree(pool)
         self.tree.on_evict = host.keep if host else None
         self._at_once = min(max(1, pool.total // 64), -(-MOST_AT_ONCE // pool.page_size))  # pages
@@ -66,11 +66,11 @@ class PrefixCache:
         """Pages that are free or can be made free by eviction."""
         return self.pool.free + self.tree.evictable
 
-    def pages(self, seq: Holder) -> Ints:
+    def pages(self, seq: CacheHolder) -> Ints:
         size = self.pool.page_size
         return seq.slots.array[::size] // size
 
-    def attach(self, seq: Holder, limit: int) -> int:
+    def attach(self, seq: CacheHolder, limit: int) -> int:
         """Start an empty row on the longest cached prefix of its first `limit` tokens; returns its length."""
         tokens = seq.tokens.array[:limit]
         if self.host is not None:
@@ -81,7 +81,7 @@ class PrefixCache:
         self._stand_on(seq, match)
         return match.length
 
-    def rejoin(self, seq: Holder, limit: int) -> int:
+    def rejoin(self, seq: CacheHolder, limit: int) -> int:
         """Let a row that holds pages go on along what others computed of its next tokens; returns the tokens gained.
 
         As for an empty row, the first `limit` tokens count, and few are not worth it.
@@ -109,22 +109,22 @@ class PrefixCache:
         kept = self._worth_loading(self.host, tokens, namespace, length) if self.host else ()
         return length + len(kept) * self.pool.page_size
 
-    def missing(self, seq: Holder, length: int) -> int:
+    def missing(self, seq: CacheHolder, length: int) -> int:
         """Pages to allocate before `seq` can hold `length` tokens."""
         size = self.pool.page_size
         return max(0, -(-length // size) - len(seq.slots) // size)
 
-    def cached_pages(self, seq: Holder, limit: int) -> Ints:
+    def cached_pages(self, seq: CacheHolder, limit: int) -> Ints:
         """Where an empty row would start in `attach`, without what comes from main memory; changes nothing."""
         return self.tree.match_pages(seq.tokens.array[:limit], seq.namespace)
 
-    def mark(self, seq: Holder, held: NDArray[np.bool_]) -> None:
+    def mark(self, seq: CacheHolder, held: NDArray[np.bool_]) -> None:
         """Set the pages that nobody can take while `seq` keeps its own; held: bool [pages of the pool + 1]."""
         held[self.pages(seq)] = True
         if seq.node is not None:
             self.tree.mark(seq.node, held)
 
-    def grow(self, seq: Holder, length: int, leaves: bool = True) -> bool:
+    def grow(self, seq: CacheHolder, length: int, leaves: bool = True) -> bool:
         """Give `seq` what it takes to compute its tokens up to `length`, evicting if it must. False: there is not enough.
 
         leaves: whether the state behind them will be wanted.
@@ -133,7 +133,7 @@ class PrefixCache:
         if length <= have:
             return True
         if length == have + 1 and self.pool.page_size == 1 and self.pool.free:
-            seq.slots.append(self.pool.allocate_one())
+            seq.slots.append(self.pool.allocate_page())
             return True
         missing = self.missing(seq, length)
         if missing > self.pool.free:
@@ -143,29 +143,29 @@ class PrefixCache:
         seq.slots.extend(self._slots(self.pool.allocate(missing)))
         return True
 
-    def lacks_state(self, seq: Holder) -> bool:
+    def misses_state(self, seq: CacheHolder) -> bool:
         """Whether it was a place for its state that `grow` did not find."""
         return False
 
-    def shed(self, seq: Holder) -> bool:
+    def shed(self, seq: CacheHolder) -> bool:
         """Let go of a state that it can do without; False: it has none."""
         return False
 
-    def advance(self, seq: Holder, length: int) -> None:
+    def advance(self, seq: CacheHolder, length: int) -> None:
         """A step was launched that computes its tokens up to `length`."""
         seq.computed = length
 
-    def check_pinned(self, seqs: Sequence[Holder]) -> None:
+    def check_pinned(self, seqs: Sequence[CacheHolder]) -> None:
         """Raise OutOfPages if so many sequences may not be pinned, whatever their pages."""
 
-    def spoil(self, seq: Holder) -> None:
+    def spoil(self, seq: CacheHolder) -> None:
         """Such a step broke off: go back to what it did not touch. Keys and values behind `computed` are written again."""
 
-    def stands(self, seq: Holder) -> bool:
+    def stands(self, seq: CacheHolder) -> bool:
         """Whether it can go on from its last computed token."""
         return True
 
-    def cut(self, seq: Holder, length: int) -> None:
+    def cut(self, seq: CacheHolder, length: int) -> None:
         """Forget what is computed beyond `length` tokens (or beyond the page border before it, if shared)."""
         size = self.pool.page_size
         seq.computed = self._go_back(seq, min(seq.computed, length))
@@ -177,16 +177,16 @@ class PrefixCache:
         if not kept:
             self._unlock(seq)
 
-    def _go_back(self, seq: Holder, length: int) -> int:
+    def _go_back(self, seq: CacheHolder, length: int) -> int:
         """To the last of its first `length` computed tokens that it can go on from; returns how many these are."""
         return length if self._writable(seq, length) else length - length % self.pool.page_size
 
-    def _writable(self, seq: Holder, length: int) -> bool:
+    def _writable(self, seq: CacheHolder, length: int) -> bool:
         """Whether its tokens from `length` on may be computed again: none of them is in a page of others."""
         size = self.pool.page_size
         return length % size == 0 or self.pool.refs[int(seq.slots.array[length]) // size] == 1
 
-    def share(self, parent: Holder, child: Holder) -> int:
+    def share(self, parent: CacheHolder, child: CacheHolder) -> int:
         """Let a new-born child stand on the parent's whole pages by reference; returns the tokens shared."""
         child.computed = self._shared(parent, child, parent.computed - parent.computed % self.pool.page_size)
         pages = self.pages(parent)[: child.computed // self.pool.page_size]
@@ -196,19 +196,19 @@ class PrefixCache:
             self._lock_within(child, parent.node)
         return child.computed
 
-    def _shared(self, parent: Holder, child: Holder, length: int) -> int:
+    def _shared(self, parent: CacheHolder, child: CacheHolder, length: int) -> int:
         """How many of the `length` tokens in the parent's whole pages a child can go on from."""
         return length
 
-    def publish(self, seq: Holder) -> None:
+    def publish(self, seq: CacheHolder) -> None:
         """Put the computed tokens into the tree, for others to match."""
         self._lock(seq, self.tree.insert(seq.tokens.array[: seq.computed], self.pages(seq), seq.namespace))
 
-    def share_twins(self, seqs: Iterable[Holder]) -> bool:
+    def share_equal_prefixes(self, seqs: Iterable[CacheHolder]) -> bool:
         """Have them stand on the tree's pages where these are others than their own by now; whether any pages were free for it."""
         return False
 
-    def release(self, seq: Holder, publish: bool = True) -> None:
+    def release(self, seq: CacheHolder, publish: bool = True) -> None:
         """Let go of every page; what was published (or is now) stays for as long as the tree has room."""
         if publish and seq.computed:
             self.publish(seq)
@@ -234,7 +234,7 @@ class PrefixCache:
             self.host.copies.release()
         return freed
 
-    def check(self, rows: Iterable[Ints], holders: Iterable[Holder] = ()) -> None:
+    def check(self, rows: Iterable[Ints], holders: Iterable[CacheHolder] = ()) -> None:
         """Raise unless tree, pool, the sequences' page rows and states, and what main memory keeps agree."""
         self.tree.check(rows)
         if self.host is not None:
@@ -246,7 +246,7 @@ class PrefixCache:
             self.host.close()
             self.host = None
 
-    def _bring_back(self, host: HostTier, tokens: Ints, namespace: Space) -> None:
+    def _bring_back(self, host: HostKVTier, tokens: Ints, namespace: Space) -> None:
         """Have the tree hold what main memory knows of `tokens` beyond it, as far as there are pages."""
         match = self.tree.match(tokens, namespace)
         wanted = len(self._worth_loading(host, tokens, namespace, match.length))
@@ -264,32 +264,32 @@ class PrefixCache:
             self.pool.release(pages)
         self.tree.unlock(match.node)
 
-    def _worth_loading(self, host: HostTier, tokens: Ints, namespace: Space, length: int) -> Ints:
+    def _worth_loading(self, host: HostKVTier, tokens: Ints, namespace: Space, length: int) -> Ints:
         places = host.find(namespace, tokens, length)
         return places if len(places) * self.pool.page_size >= WORTH_LOADING else places[:0]
 
-    def _match(self, tokens: Ints, namespace: Space) -> Match:
+    def _match(self, tokens: Ints, namespace: Space) -> PrefixMatch:
         """What of the tree a sequence can go on from."""
         return self.tree.match(tokens, namespace)
 
-    def _step_off(self, seq: Holder) -> None:
+    def _step_off(self, seq: CacheHolder) -> None:
         """Before its row holds other pages."""
 
-    def _stand_on(self, seq: Holder, match: Match) -> None:
+    def _stand_on(self, seq: CacheHolder, match: PrefixMatch) -> None:
         seq.computed = match.length
         self._lock(seq, match.node)
 
-    def _lock(self, seq: Holder, node: Node) -> None:
+    def _lock(self, seq: CacheHolder, node: RadixNode) -> None:
         self.tree.lock(node)
         if seq.node is not None:
             self.tree.unlock(seq.node)
         seq.node = node
 
-    def _lock_within(self, seq: Holder, node: Node) -> None:
+    def _lock_within(self, seq: CacheHolder, node: RadixNode) -> None:
         """Lock what `seq` shares of the path to `node`."""
         self._lock(seq, node)
 
-    def _unlock(self, seq: Holder) -> None:
+    def _unlock(self, seq: CacheHolder) -> None:
         """Nothing of the tree is its own: who holds no page must hold no lock, since nobody could take it back."""
         if seq.node is not None:
             self.tree.unlock(seq.node)

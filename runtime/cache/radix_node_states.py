@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .state_slots import EMPTY_SLOT
+from .recurrent_state_slots import EMPTY_SLOT
 
 if TYPE_CHECKING:
-    from .radix import Node
-    from .state_slots import StateSlots
+    from .radix_tree import RadixNode
+    from .recurrent_state_slots import RecurrentStateSlots
 
 
-class NodeStates:
+class RadixNodeStates:
     """Snapshots have an order of their own: one may go while its node's keys and values stay."""
 
-    def __init__(self, slots: StateSlots) -> None:
+    def __init__(self, slots: RecurrentStateSlots) -> None:
         self.slots = slots
-        self._nodes: dict[int, Node] = {}  # by slot, least recently used first
+        self._nodes: dict[int, RadixNode] = {}  # by slot, least recently used first
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def keep(self, node: Node, slot: int) -> None:
+    def keep(self, node: RadixNode, slot: int) -> None:
         """Have a node hold a slot, unless it has a state."""
         if node.state == EMPTY_SLOT:
             node.state = slot
@@ -29,17 +29,17 @@ class NodeStates:
             self._nodes[slot] = node
         self.touch(node)
 
-    def touch(self, node: Node) -> None:
+    def touch(self, node: RadixNode) -> None:
         self._nodes[node.state] = self._nodes.pop(node.state)
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: RadixNode) -> None:
         """Let go of a node's state, if it has one."""
         if node.state != EMPTY_SLOT:
             del self._nodes[node.state]
             self.slots.release(node.state)
             node.state = EMPTY_SLOT
 
-    def holder(self, slot: int) -> Node | None:
+    def holder(self, slot: int) -> RadixNode | None:
         return self._nodes.get(slot)
 
     def evict(self) -> bool:

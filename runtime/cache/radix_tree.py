@@ -22,29 +22,29 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .node_states import NodeStates
-from .pages import PagePool
-from .row import Ints, Space
-from .state_slots import EMPTY_SLOT
+from .radix_node_states import RadixNodeStates
+from .page_pool import PagePool
+from .int_row import Ints, Space
+from .recurrent_state_slots import EMPTY_SLOT
 
 NOTHING: Ints = np.empty(0, np.int32)
 
 
-class Node:
+class RadixNode:
     __slots__ = ("children", "last_used", "locks", "pages", "parent", "queued", "state", "tokens")
 
-    def __init__(self, tokens: Ints, pages: Ints, parent: Node | None) -> None:
+    def __init__(self, tokens: Ints, pages: Ints, parent: RadixNode | None) -> None:
         self.tokens = tokens
         self.pages = pages
         self.parent = parent
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, RadixNode] = {}
         self.locks = 0
         self.last_used = 0
         self.queued = False  # has an entry in the eviction heap
         self.state = EMPTY_SLOT  # no state
 
 
-class Root(Node):
+class RadixRoot(RadixNode):
     """Where the prefixes of a namespace begin."""
 
     __slots__ = ("namespace",)
@@ -54,11 +54,11 @@ class Root(Node):
         self.namespace = namespace
 
 
-class Match(NamedTuple):
+class PrefixMatch(NamedTuple):
     """length: in tokens, a multiple of the page size.  known: up to there keys and values are cached; states end at `length`."""
 
     pages: Ints
-    node: Node
+    node: RadixNode
     length: int
     known: int
 
@@ -66,17 +66,17 @@ class Match(NamedTuple):
 class RadixTree:
     """Finds, keeps and evicts computed prefixes. Token arrays are int32; lengths are in tokens."""
 
-    def __init__(self, pool: PagePool, states: NodeStates | None = None) -> None:
+    def __init__(self, pool: PagePool, states: RadixNodeStates | None = None) -> None:
         self.pool, self.states = pool, states
-        self.roots: dict[Space, Root] = {}  # of the namespaces that hold something
+        self.roots: dict[Space, RadixRoot] = {}  # of the namespaces that hold something
         self.evictable = 0  # pages of unlocked nodes
         self.evicted = 0  # pages, since it was made
         self.on_evict: Callable[[Space, Ints, Ints], None] | None = None  # namespace, tokens of the path, pages at its end
         self._clock = 0
         self._serial = 0
-        self._heap: list[tuple[int, int, Node]] = []
+        self._heap: list[tuple[int, int, RadixNode]] = []
 
-    def match(self, tokens: Ints, namespace: Space = "") -> Match:
+    def match(self, tokens: Ints, namespace: Space = "") -> PrefixMatch:
         """The longest cached prefix. Splits a node that matches in part, so that a lock holds no more."""
         root = self._root(namespace)
         path, known = self._walk(root, tokens)
@@ -87,7 +87,7 @@ class RadixTree:
         if self.states is not None and path:
             self.states.touch(path[-1])
         pages, length = [node.pages for node in path], sum(len(node.tokens) for node in path)
-        return Match(np.concatenate(pages) if pages else NOTHING, path[-1] if path else root, length, known)
+        return PrefixMatch(np.concatenate(pages) if pages else NOTHING, path[-1] if path else root, length, known)
 
     def match_length(self, tokens: Ints, namespace: Space = "") -> int:
         """Length of the longest cached prefix; changes nothing."""
@@ -99,7 +99,7 @@ class RadixTree:
         pages = [node.pages[: length // size] for node, length in self._found(tokens, namespace)]
         return np.concatenate(pages) if pages else NOTHING
 
-    def insert(self, tokens: Ints, pages: Ints, namespace: Space = "") -> Node:
+    def insert(self, tokens: Ints, pages: Ints, namespace: Space = "") -> RadixNode:
         """Keep `tokens` (cut to whole pages) in `pages`; what the tree has already stays as it is.
 
         Returns the deepest node of the path. The tree takes its own hold on the pages it keeps.
@@ -115,7 +115,7 @@ class RadixTree:
             return node
         kept = pages[length // size : len(tokens) // size].copy()
         self.pool.retain(kept)
-        leaf = Node(tokens[length:].copy(), kept, node)
+        leaf = RadixNode(tokens[length:].copy(), kept, node)
         self._touch(leaf)
         self.roots.setdefault(namespace, root)
         node.children[self._key(leaf.tokens)] = leaf
@@ -123,26 +123,26 @@ class RadixTree:
         self._enqueue(leaf)
         return leaf
 
-    def lock(self, node: Node) -> None:
+    def lock(self, node: RadixNode) -> None:
         """Keep the path from `node` to the root until `unlock`."""
         for step in self._path(node):
             if step.locks == 0:
                 self.evictable -= len(step.pages)
             step.locks += 1
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: RadixNode) -> None:
         for step in self._path(node):
             step.locks -= 1
             if step.locks == 0:
                 self.evictable += len(step.pages)
                 self._enqueue(step)
 
-    def pages_of(self, node: Node) -> Ints:
+    def pages_of(self, node: RadixNode) -> Ints:
         """Of the path from the root to `node`."""
         pages = [step.pages for step in self._path(node)]
         return np.concatenate(pages[::-1]) if pages else NOTHING
 
-    def exchange(self, node: Node, pages: Ints, better: NDArray[np.bool_]) -> None:
+    def exchange(self, node: RadixNode, pages: Ints, better: NDArray[np.bool_]) -> None:
         """Hold these pages, which store the same, in place of its own on the path to `node` where they are better, bool [pages of the path]."""
         stop = len(better)
         for step in self._path(node):
@@ -154,12 +154,12 @@ class RadixTree:
             self.pool.release(left)
             stop = start
 
-    def root_of(self, node: Node) -> Node:
+    def root_of(self, node: RadixNode) -> RadixNode:
         while node.parent is not None:
             node = node.parent
         return node
 
-    def up_to(self, node: Node, length: int) -> Node | None:
+    def up_to(self, node: RadixNode, length: int) -> RadixNode | None:
         """Of the path to `node` the deepest node within the first `length` tokens; splits the one that the last whole page ends in."""
         length -= length % self.pool.page_size
         depth = sum(len(step.tokens) for step in self._path(node))
@@ -170,7 +170,7 @@ class RadixTree:
             depth = start
         return None
 
-    def mark(self, node: Node, held: NDArray[np.bool_]) -> None:
+    def mark(self, node: RadixNode, held: NDArray[np.bool_]) -> None:
         """Set the pages on the path from `node` to the root, which a lock on it keeps; held: bool [pages of the pool + 1]."""
         for step in self._path(node):
             held[step.pages] = True
@@ -201,7 +201,7 @@ class RadixTree:
         """Evict all that no sequence holds."""
         return self.evict(self.pool.total + 1, tell=False)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[RadixNode]:
         stack = [node for root in self.roots.values() for node in root.children.values()]
         while stack:
             node = stack.pop()
@@ -228,7 +228,7 @@ class RadixTree:
             wrong = np.flatnonzero(held != self.pool.refs)[:8]
             raise RuntimeError(f"pages {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}")
 
-    def _check_node(self, node: Node) -> None:
+    def _check_node(self, node: RadixNode) -> None:
         size, parent = self.pool.page_size, node.parent
         if parent is None or parent.children.get(self._key(node.tokens)) is not node:
             raise RuntimeError("a node is not its parent's child")
@@ -239,20 +239,20 @@ class RadixTree:
         if node.locks == 0 and not node.children and not node.queued:
             raise RuntimeError("an evictable leaf is not queued for eviction")
 
-    def _root(self, namespace: Space) -> Root:
+    def _root(self, namespace: Space) -> RadixRoot:
         """Of an unknown namespace: one that is kept once something is inserted."""
-        return self.roots.get(namespace) or Root(namespace)
+        return self.roots.get(namespace) or RadixRoot(namespace)
 
-    def _found(self, tokens: Ints, namespace: Space) -> list[tuple[Node, int]]:
+    def _found(self, tokens: Ints, namespace: Space) -> list[tuple[RadixNode, int]]:
         """The nodes of the longest cached prefix, each with how many of its tokens belong to it."""
         found = list(self._stored(tokens, namespace))
         while self.states is not None and found and not (found[-1][0].state and found[-1][1] == len(found[-1][0].tokens)):
             found.pop()
         return found
 
-    def _stored(self, tokens: Ints, namespace: Space) -> Iterator[tuple[Node, int]]:
+    def _stored(self, tokens: Ints, namespace: Space) -> Iterator[tuple[RadixNode, int]]:
         """The same, whether there is a state or not."""
-        node: Node = self._root(namespace)
+        node: RadixNode = self._root(namespace)
         length = 0
         while (child := self._child(node, tokens[length:])) is not None:
             same = common_prefix(child.tokens, tokens[length:])
@@ -262,8 +262,8 @@ class RadixTree:
                 break
             node, length = child, length + whole
 
-    def _walk(self, root: Root, tokens: Ints) -> tuple[list[Node], int]:
-        node: Node = root
+    def _walk(self, root: RadixRoot, tokens: Ints) -> tuple[list[RadixNode], int]:
+        node: RadixNode = root
         length, path = 0, []
         while (child := self._child(node, tokens[length:])) is not None:
             same = common_prefix(child.tokens, tokens[length:])
@@ -274,56 +274,56 @@ class RadixTree:
             node, length = child, length + len(child.tokens)
         return path, length
 
-    def _split(self, node: Node, length: int) -> Node:
+    def _split(self, node: RadixNode, length: int) -> RadixNode:
         """Put a new node before `node`, which keeps its identity, its locks and its tail."""
         size, parent = self.pool.page_size, node.parent
         assert parent is not None
-        head = Node(node.tokens[:length], node.pages[: length // size], parent)
+        head = RadixNode(node.tokens[:length], node.pages[: length // size], parent)
         head.locks, head.last_used = node.locks, node.last_used
         parent.children[self._key(head.tokens)] = head
         node.tokens, node.pages, node.parent = node.tokens[length:], node.pages[length // size :], head
         head.children[self._key(node.tokens)] = node
         return head
 
-    def _drop(self, node: Node) -> int:
+    def _drop(self, node: RadixNode) -> int:
         parent = node.parent
         assert parent is not None
         del parent.children[self._key(node.tokens)]
         if self.states is not None:
             self.states.forget(node)
         self.evictable -= len(node.pages)
-        if isinstance(parent, Root):
+        if isinstance(parent, RadixRoot):
             if not parent.children:
                 del self.roots[parent.namespace]
         elif parent.locks == 0:
             self._enqueue(parent)
         return self.pool.release(node.pages)
 
-    def _enqueue(self, node: Node) -> None:
+    def _enqueue(self, node: RadixNode) -> None:
         if not node.queued and not node.children and node.parent is not None:
             node.queued = True
             self._serial += 1
             heapq.heappush(self._heap, (node.last_used, self._serial, node))
 
-    def _touch(self, node: Node) -> None:
+    def _touch(self, node: RadixNode) -> None:
         self._clock += 1
         node.last_used = self._clock
 
-    def _child(self, node: Node, tokens: Ints) -> Node | None:
+    def _child(self, node: RadixNode, tokens: Ints) -> RadixNode | None:
         return node.children.get(self._key(tokens)) if len(tokens) >= self.pool.page_size else None
 
-    def _whole(self, node: Node) -> tuple[Space, Ints]:
+    def _whole(self, node: RadixNode) -> tuple[Space, Ints]:
         """The namespace of a node and the tokens of its path."""
         path = list(self._path(node))
         root = path[-1].parent
-        assert isinstance(root, Root)
+        assert isinstance(root, RadixRoot)
         return root.namespace, np.concatenate([step.tokens for step in reversed(path)])
 
     def _key(self, tokens: Ints) -> bytes:
         return tokens[: self.pool.page_size].tobytes()
 
-    def _path(self, node: Node) -> Iterator[Node]:
-        step: Node | None = node
+    def _path(self, node: RadixNode) -> Iterator[RadixNode]:
+        step: RadixNode | None = node
         while step is not None and step.parent is not None:
             yield step
             step = step.parent

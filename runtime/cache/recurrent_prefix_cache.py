@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .node_states import NodeStates
-from .pages import PagePool
-from .partial_cache import PartialCache
-from .prefix_cache import Holder
-from .radix import Match, RadixTree
-from .row import Ints
-from .state_slots import StateSlots
-from .trail import Mark, Trails
+from .radix_node_states import RadixNodeStates
+from .page_pool import PagePool
+from .partial_prefix_cache import PartialPrefixCache
+from .prefix_cache import CacheHolder
+from .radix_tree import PrefixMatch, RadixTree
+from .int_row import Ints
+from .recurrent_state_slots import RecurrentStateSlots
+from .state_checkpoints import StateCheckpoint, StateCheckpoints
 
 
-class StateCache(PartialCache):
-    """Pages as in `PrefixCache`, and the states that `Trails` gives, keeps and takes back."""
+class RecurrentPrefixCache(PartialPrefixCache):
+    """Pages as in `PrefixCache`, and the states that `StateCheckpoints` gives, keeps and takes back."""
 
-    def __init__(self, pool: PagePool, states: StateSlots) -> None:
-        self._trails = self.trails = Trails(NodeStates(states))
+    def __init__(self, pool: PagePool, states: RecurrentStateSlots) -> None:
+        self._trails = self.trails = StateCheckpoints(RadixNodeStates(states))
         super().__init__(pool, tree=RadixTree(pool, self._trails.nodes))
 
-    def grow(self, seq: Holder, length: int, leaves: bool = True) -> bool:
+    def grow(self, seq: CacheHolder, length: int, leaves: bool = True) -> bool:
         return super().grow(seq, length) and (length <= seq.computed or self._trails.reserve(seq, leaves))
 
-    def check_pinned(self, seqs: Sequence[Holder]) -> None:
+    def check_pinned(self, seqs: Sequence[CacheHolder]) -> None:
         self._trails.check_pinned(len(seqs))
 
-    def lacks_state(self, seq: Holder) -> bool:
+    def misses_state(self, seq: CacheHolder) -> bool:
         return not seq.into
 
-    def shed(self, seq: Holder) -> bool:
+    def shed(self, seq: CacheHolder) -> bool:
         return self._trails.shed(seq)
 
-    def advance(self, seq: Holder, length: int) -> None:
+    def advance(self, seq: CacheHolder, length: int) -> None:
         if length > seq.computed:
             self._trails.advance(seq, length)
         super().advance(seq, length)
 
-    def spoil(self, seq: Holder) -> None:
+    def spoil(self, seq: CacheHolder) -> None:
         self._trails.spoil(seq)
         self.cut(seq, seq.computed)
 
-    def stands(self, seq: Holder) -> bool:
+    def stands(self, seq: CacheHolder) -> bool:
         return (seq.trail[-1].length if seq.trail else 0) == seq.computed
 
-    def publish(self, seq: Holder) -> None:
+    def publish(self, seq: CacheHolder) -> None:
         """Up to the last page border behind which it has a state."""
         marks = [mark for mark in seq.trail if mark.length <= len(seq.tokens) and self._is_whole(mark.length)]
         if not marks:
@@ -55,22 +55,22 @@ class StateCache(PartialCache):
         self._trails.nodes.keep(node, marks[-1].slot)
         self._adopt(seq, self.tree.pages_of(node))
 
-    def release(self, seq: Holder, publish: bool = True) -> None:
+    def release(self, seq: CacheHolder, publish: bool = True) -> None:
         super().release(seq, publish)
         self._trails.release(seq)
 
-    def check(self, rows: Iterable[Ints], holders: Iterable[Holder] = ()) -> None:
+    def check(self, rows: Iterable[Ints], holders: Iterable[CacheHolder] = ()) -> None:
         super().check(rows)
         self._trails.check(holders)
 
-    def _stand_on(self, seq: Holder, match: Match) -> None:
+    def _stand_on(self, seq: CacheHolder, match: PrefixMatch) -> None:
         super()._stand_on(seq, match)
         self.lost += match.known - match.length
         seq.branch = match.known
         if match.length:
-            self._trails.begin(seq, Mark(match.length, match.node.state))
+            self._trails.begin(seq, StateCheckpoint(match.length, match.node.state))
 
-    def _go_back(self, seq: Holder, length: int) -> int:
+    def _go_back(self, seq: CacheHolder, length: int) -> int:
         """To the last state that is there, and whose tokens are not in the middle of a page of others."""
         mark = self._trails.last(seq, length, lambda length: self._writable(seq, length))
         self._trails.go_back(seq, mark)
@@ -79,7 +79,7 @@ class StateCache(PartialCache):
             self._lock_within(seq, seq.node)
         return mark.length
 
-    def _shared(self, parent: Holder, child: Holder, length: int) -> int:
+    def _shared(self, parent: CacheHolder, child: CacheHolder, length: int) -> int:
         mark = self._trails.last(parent, length, self._is_whole)
         self._trails.share(parent, child, mark)
         return mark.length

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from .state_slots import FIRST_SLOT
+from .recurrent_state_slots import FIRST_SLOT
 
 
 @dataclass(frozen=True, slots=True)
-class StateShape:
+class RecurrentStateShape:
     """One tensor of a layer's state. exact: kept in float32, otherwise in the model's dtype."""
 
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class StateShape:
         return math.prod(self.shape) * self.kept_as(dtype).itemsize
 
 
-StateShapes = Mapping[int, tuple[StateShape, ...]]  # by layer, of those that keep a state
+StateShapes = Mapping[int, tuple[RecurrentStateShape, ...]]  # by layer, of those that keep a state
 
 
 def bytes_per_state(shapes: StateShapes, dtype: torch.dtype) -> int:
@@ -36,7 +36,7 @@ def bytes_per_state(shapes: StateShapes, dtype: torch.dtype) -> int:
     return sum(part.bytes(dtype) for parts in shapes.values() for part in parts)
 
 
-class StateMemory:
+class RecurrentStateMemory:
     """The states of all layers; see the slots above for who may be read and written.
 
     dtype: of the model.
@@ -83,11 +83,11 @@ class StateMemory:
             tensor.index_fill_(0, index, float("nan"))
 
 
-class States(NamedTuple):
+class StepStates(NamedTuple):
     """The states of a step. read, write: int64 [S], for each sequence the slot that its state is read from, and the one
     that the state behind its last new token is left in; the same slot where it is written in place."""
 
-    memory: StateMemory
+    memory: RecurrentStateMemory
     read: Tensor
     write: Tensor
 

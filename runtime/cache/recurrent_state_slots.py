@@ -9,7 +9,7 @@ SCRAP_SLOT = 1  # written by whoever leaves no state, read by nobody
 FIRST_SLOT = 2  # of those that are handed out
 
 
-class StateSlots:
+class RecurrentStateSlots:
     """Reference-counted slots. A slot is held by every sequence and every node of the tree that names it.
 
     total: of those that are handed out; `EMPTY_SLOT`, the state of no tokens, is held by anybody and never counted.

@@ -13,54 +13,54 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from ..errors import OutOfPages
-from .node_states import NodeStates
-from .radix import Node
-from .state_slots import EMPTY_SLOT, SCRAP_SLOT
+from .radix_node_states import RadixNodeStates
+from .radix_tree import RadixNode
+from .recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
 
 SPACING = 32  # tokens between the earlier states that a sequence keeps
 MOST = 3  # states that it keeps: an earlier one, the one before the last step, the last
 
 
-class Mark(NamedTuple):
+class StateCheckpoint(NamedTuple):
     """The state behind the first `length` tokens, and its slot."""
 
     length: int
     slot: int
 
 
-START = Mark(0, EMPTY_SLOT)
+START = StateCheckpoint(0, EMPTY_SLOT)
 
 
-class Walker(Protocol):
+class StateHolder(Protocol):
     """A sequence, as far as its states go. into: the slot that its next state is to be left in; 0: none was given yet.
 
     computed: tokens, of which the last state is, unless the last step left none.
     node: the deepest node of the tree that it stands on.  branch: up to there others have computed its tokens, and left no state.
     """
 
-    trail: list[Mark]
+    trail: list[StateCheckpoint]
     into: int
     computed: int
-    node: Node | None
+    node: RadixNode | None
     branch: int
 
 
-def read_slot(seq: Walker) -> int:
+def read_slot(seq: StateHolder) -> int:
     return seq.trail[-1].slot if seq.trail else EMPTY_SLOT
 
 
-def write_slot(seq: Walker) -> int:
+def write_slot(seq: StateHolder) -> int:
     """Its own slot again where it was given no other."""
     return seq.into or (seq.trail[-1].slot if seq.trail else SCRAP_SLOT)
 
 
-class Trails:
+class StateCheckpoints:
     """Gives, keeps and takes back the states of sequences."""
 
-    def __init__(self, nodes: NodeStates) -> None:
+    def __init__(self, nodes: RadixNodeStates) -> None:
         self.nodes, self.slots = nodes, nodes.slots
 
-    def reserve(self, seq: Walker, leaves: bool) -> bool:
+    def reserve(self, seq: StateHolder, leaves: bool) -> bool:
         """Have a place for the state behind the next step. False: there is none. leaves: False where nobody will want it."""
         if not leaves:
             self._give_back(seq)
@@ -70,27 +70,27 @@ class Trails:
             seq.into = self._own(seq) or self._fresh(seq)
         return bool(seq.into) or self._in_place(seq)
 
-    def advance(self, seq: Walker, length: int) -> None:
+    def advance(self, seq: StateHolder, length: int) -> None:
         """A step was launched that computes the first `length` tokens."""
         into, seq.into = seq.into, 0
         if into == SCRAP_SLOT:
             return
         if into:
-            seq.trail.append(Mark(length, into))
+            seq.trail.append(StateCheckpoint(length, into))
         else:
-            seq.trail[-1] = Mark(length, seq.trail[-1].slot)
+            seq.trail[-1] = StateCheckpoint(length, seq.trail[-1].slot)
 
-    def spoil(self, seq: Walker) -> None:
+    def spoil(self, seq: StateHolder) -> None:
         """The step for which a place was reserved broke off: what it was to write over is not whole."""
         if not seq.into and seq.trail:
             self.slots.release(seq.trail.pop().slot)
 
-    def last(self, seq: Walker, most: int, fits: Callable[[int], bool]) -> Mark:
+    def last(self, seq: StateHolder, most: int, fits: Callable[[int], bool]) -> StateCheckpoint:
         """The last state that it, or a node it stands on, has behind at most `most` tokens, of a length that fits."""
         marks = [mark for mark in (*seq.trail, *_marks(seq.node)) if mark.length <= most and fits(mark.length)]
         return max(marks, default=START)
 
-    def go_back(self, seq: Walker, mark: Mark) -> None:
+    def go_back(self, seq: StateHolder, mark: StateCheckpoint) -> None:
         """Stand on a state that `last` gave; later ones go."""
         while seq.trail and seq.trail[-1].length > mark.length:
             self.slots.release(seq.trail.pop().slot)
@@ -99,12 +99,12 @@ class Trails:
         if not mark.length:
             self._give_back(seq)
 
-    def begin(self, seq: Walker, mark: Mark) -> None:
+    def begin(self, seq: StateHolder, mark: StateCheckpoint) -> None:
         """Stand on a state of the tree, and on nothing else."""
         self._append(seq, mark)
         self.leave(seq, len(seq.trail) - 1)
 
-    def share(self, parent: Walker, child: Walker, mark: Mark) -> None:
+    def share(self, parent: StateHolder, child: StateHolder, mark: StateCheckpoint) -> None:
         """Have a new-born child stand on a state that `last` gave of the parent, with those before it."""
         for earlier in parent.trail:
             if earlier.length < mark.length:
@@ -112,20 +112,20 @@ class Trails:
         if mark.length:
             self._append(child, mark)
 
-    def shed(self, seq: Walker) -> bool:
+    def shed(self, seq: StateHolder) -> bool:
         """Let go of the earliest state that it can do without; False: it has the last one only."""
         if len(seq.trail) < 2:
             return False
         self.leave(seq, 1)
         return True
 
-    def leave(self, seq: Walker, count: int) -> None:
+    def leave(self, seq: StateHolder, count: int) -> None:
         """Let go of the first `count` states."""
         for mark in seq.trail[:count]:
             self.slots.release(mark.slot)
         del seq.trail[:count]
 
-    def release(self, seq: Walker) -> None:
+    def release(self, seq: StateHolder) -> None:
         self.leave(seq, len(seq.trail))
         self._give_back(seq)
         seq.branch = 0
@@ -138,7 +138,7 @@ class Trails:
                 "or open the engine with more states"
             )
 
-    def check(self, seqs: Iterable[Walker]) -> None:
+    def check(self, seqs: Iterable[StateHolder]) -> None:
         """Raise unless slots, tree and sequences agree on every state."""
         holds = self.nodes.check()
         for seq in seqs:
@@ -150,16 +150,16 @@ class Trails:
             holds += [mark.slot for mark in seq.trail] + [seq.into] * (seq.into > SCRAP_SLOT)
         self.slots.check(holds)
 
-    def _append(self, seq: Walker, mark: Mark) -> None:
+    def _append(self, seq: StateHolder, mark: StateCheckpoint) -> None:
         self.slots.retain(mark.slot)
         seq.trail.append(mark)
 
-    def _give_back(self, seq: Walker) -> None:
+    def _give_back(self, seq: StateHolder) -> None:
         if seq.into > SCRAP_SLOT:
             self.slots.release(seq.into)
         seq.into = 0
 
-    def _own(self, seq: Walker) -> int:
+    def _own(self, seq: StateHolder) -> int:
         """The slot of a state that it needs no longer, or 0."""
         if len(seq.trail) < MOST:
             return 0
@@ -170,7 +170,7 @@ class Trails:
         self.slots.release(mark.slot)
         return 0
 
-    def _fresh(self, seq: Walker) -> int:
+    def _fresh(self, seq: StateHolder) -> int:
         """A free slot, or 0. Sequences' earlier states take the place of snapshots only while these have most of the slots."""
         while not self.slots.free:
             many = 2 * len(self.nodes) > self.slots.total
@@ -178,7 +178,7 @@ class Trails:
                 return 0
         return self.slots.take()
 
-    def _in_place(self, seq: Walker) -> bool:
+    def _in_place(self, seq: StateHolder) -> bool:
         """Whether its last state may be written over; a snapshot that only it shares with the tree may."""
         if not seq.trail:
             return False
@@ -189,17 +189,17 @@ class Trails:
         return self.slots.refs[slot] == 1
 
 
-def _marks(node: Node | None) -> list[Mark]:
+def _marks(node: RadixNode | None) -> list[StateCheckpoint]:
     """The states on the path to a node."""
     marks, length = [], 0
     for step in reversed(list(_path(node))):
         length += len(step.tokens)
         if step.state != EMPTY_SLOT:
-            marks.append(Mark(length, step.state))
+            marks.append(StateCheckpoint(length, step.state))
     return marks
 
 
-def _path(node: Node | None) -> Iterator[Node]:
+def _path(node: RadixNode | None) -> Iterator[RadixNode]:
     """From a node to its root."""
     while node is not None:
         yield node

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .row import Ints
+from .int_row import Ints
 
 SLACK = 32  # tokens behind the window that stay held, for who goes back a little
 LOT = 32  # tokens that are given back at once
@@ -28,7 +28,7 @@ def span(reach: int, page_size: int) -> int:
     return reach + max(SLACK, page_size) + max(LOT, page_size) + page_size
 
 
-class WindowPlaces:
+class WindowPageTable:
     """Where the rows of windowed layers lie, for who reads and writes them: `where` of all pages."""
 
     def __init__(self, pages: int, page_size: int, reach: int) -> None:
@@ -65,7 +65,7 @@ class WindowPlaces:
         self.where[pages] = places
 
 
-class WindowPages(WindowPlaces):
+class WindowPages(WindowPageTable):
     """pages: of the pool of all layers, with its padding page.  total: pages for windowed layers, without that.
 
     reach: tokens that a query of a windowed layer sees at most, its own included.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .texts import Text, checked, read_texts
+from .calibration_texts import Text, checked, read_calibration_texts
 
 Runs = Callable[[Callable[[Any], object]], Sequence[Text]]
 """Calls a function with an engine of the unquantised model; gives the texts of what was computed on it."""
@@ -21,7 +21,7 @@ def given(calibration: Any, runs: Runs) -> list[Text]:
     if callable(calibration):
         return _some(list(runs(calibration)), "the function that it is had the engine compute nothing: run programs with backend=engine")
     if isinstance(calibration, str | Path):
-        return _some(read_texts(_file(calibration)), f"{calibration} is empty")
+        return _some(read_calibration_texts(_file(calibration)), f"{calibration} is empty")
     if not isinstance(calibration, Sequence) or isinstance(calibration, bytes):
         raise ConfigError(f"Engine(calibration={calibration!r:.80}): must be a list of texts or conversations, a file of them, or a function of an engine")
     return _some([checked(text, f"Engine(calibration=...), text {number}") for number, text in enumerate(calibration, 1)], "the list is empty")

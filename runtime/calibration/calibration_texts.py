@@ -15,25 +15,25 @@ from ..text.tokenizer import Tokenizer
 LENGTH = 2048  # tokens of a piece of a text
 
 
-class Recorded(NamedTuple):
+class RecordedText(NamedTuple):
     """The token ids of a text that an engine computed. answers: where in it they were generated: (start, stop)."""
 
     tokens: tuple[int, ...]
     answers: tuple[tuple[int, int], ...] = ()
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """ids: int32 [T]; answered: bool [T], of those that were generated."""
 
     ids: np.ndarray
     answered: np.ndarray
 
 
-Text = str | Sequence[Mapping[str, Any]] | Sequence[int] | Recorded
+Text = str | Sequence[Mapping[str, Any]] | Sequence[int] | RecordedText
 """A text, the messages of a conversation, or token ids."""
 
 
-def read_texts(file: Path) -> list[Text]:
+def read_calibration_texts(file: Path) -> list[Text]:
     """A text file as one text, or of a .jsonl file each line: text, messages, ids, or an object with one of these as "text", "messages", "ids".
 
     Raises ConfigError for a file that cannot be read, and for lines that are none of these.
@@ -61,7 +61,7 @@ def checked(value: Any, where: str) -> Text:
     """Raises ConfigError for what is no text, no messages and no ids."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     kinds = {type(part) for part in value} if isinstance(value, list | tuple) else set()
-    if isinstance(value, str | Recorded) or kinds in ({int}, {dict}):
+    if isinstance(value, str | RecordedText) or kinds in ({int}, {dict}):
         found: Text = value
         return found
     raise ConfigError(f"{where}: {value!r:.80} is no text, no list of messages and no list of token ids")
@@ -72,7 +72,7 @@ def encoded(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -
     return [piece.ids for piece in pieces(tokenizer, texts, longest)]
 
 
-def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -> list[Piece]:
+def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -> list[TextPiece]:
     """Pieces of at most `longest` tokens; conversations by the model's template.
 
     Raises ConfigError for texts that are none, ids that the tokenizer has not, and where no token is left.
@@ -83,12 +83,12 @@ def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) ->
     return found
 
 
-def _whole(tokenizer: Tokenizer, text: Any, where: str) -> Piece:
-    ids = _ids(tokenizer, text.tokens if isinstance(text, Recorded) else text, where)
+def _whole(tokenizer: Tokenizer, text: Any, where: str) -> TextPiece:
+    ids = _ids(tokenizer, text.tokens if isinstance(text, RecordedText) else text, where)
     answered = np.zeros(len(ids), bool)
-    for start, stop in text.answers if isinstance(text, Recorded) else ():
+    for start, stop in text.answers if isinstance(text, RecordedText) else ():
         answered[start:stop] = True
-    return Piece(ids, answered)
+    return TextPiece(ids, answered)
 
 
 def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
@@ -103,6 +103,6 @@ def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-def _pieces(whole: Piece, longest: int) -> Iterator[Piece]:
+def _pieces(whole: TextPiece, longest: int) -> Iterator[TextPiece]:
     for start in range(0, len(whole.ids), longest):
-        yield Piece(*(part[start : start + longest] for part in whole))
+        yield TextPiece(*(part[start : start + longest] for part in whole))

@@ -9,18 +9,18 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.linear import Linear
-from ..models.block import Block
+from ..layers.linear_layers import Linear
+from ..models.reference.reference_block import ReferenceBlock
 from ..models.decoder import Decoder
-from ..quantization.keeping import PartTransform
-from ..quantization.seen import Hessian, Seen
-from .flow import Flow
+from ..quantization.quantized_transform import LayerTransform
+from ..quantization.calibration_statistics import InputHessian, InputStatistics
+from .layerwise_forward import LayerwiseForward
 
 Quantise = Callable[[str, Linear, Any], Linear]
 """(name, loaded layer, what was seen of its inputs: None outside the layers) -> the one to compute with."""
 
 
-class Calibrating(PartTransform):
+class CalibrationTransform(LayerTransform):
     """See `Decoder.seal`. Each layer sees what the layers before it give once they are quantised.
 
     texts: gives the token ids of the texts to calibrate by, once the first part is sealed.
@@ -30,18 +30,18 @@ class Calibrating(PartTransform):
     """
 
     def __init__(
-        self, quantise: Quantise, texts: Callable[[], Sequence[np.ndarray]], held_out: Sequence[np.ndarray] = (), seen: type[Seen] = Hessian
+        self, quantise: Quantise, texts: Callable[[], Sequence[np.ndarray]], held_out: Sequence[np.ndarray] = (), seen: type[InputStatistics] = InputHessian
     ) -> None:
         self._quantise, self._texts, self._kind = quantise, texts, seen
-        self.calibration, self.before, self.behind = Flow(()), Flow(held_out), Flow(held_out)
-        self._block: Block | None = None
-        self._seen: dict[int, Seen] | None = None
+        self.calibration, self.before, self.behind = LayerwiseForward(()), LayerwiseForward(held_out), LayerwiseForward(held_out)
+        self._block: ReferenceBlock | None = None
+        self._seen: dict[int, InputStatistics] | None = None
 
     def begin(self, model: object, index: int) -> None:
         assert isinstance(model, Decoder)
         part = model.parts[index]
-        self._block, self._seen = (part, None) if isinstance(part, Block) else (None, {})
-        if isinstance(part, Block) and any(getattr(holder, name).coded is not None for holder, name in part.products()):
+        self._block, self._seen = (part, None) if isinstance(part, ReferenceBlock) else (None, {})
+        if isinstance(part, ReferenceBlock) and any(getattr(holder, name).coded is not None for holder, name in part.products()):
             raise ConfigError(f"layer {part.index} is in few bits already: there is nothing to calibrate; take the unquantised checkpoint")
 
     def __call__(self, name: str, layer: Linear) -> Linear:
@@ -54,7 +54,7 @@ class Calibrating(PartTransform):
     def end(self, model: object, index: int) -> None:
         assert isinstance(model, Decoder)
         if index == 0:
-            self.calibration = Flow(self._texts())
+            self.calibration = LayerwiseForward(self._texts())
             for flow in (self.calibration, self.before, self.behind):
                 flow.enter(model)
         elif self._block is not None:
@@ -63,12 +63,12 @@ class Calibrating(PartTransform):
         else:
             self.calibration.leave()
 
-    def _observed(self, block: Block) -> dict[int, Seen]:
+    def _observed(self, block: ReferenceBlock) -> dict[int, InputStatistics]:
         """Of each projection, by its id. The block's rows and norms are in order already, its weights as loaded."""
         if not self.calibration.texts:
             return {}
         products = [(holder, name, getattr(holder, name)) for holder, name in block.products()]
-        watched = [_Watched(layer, self._kind) for _, _, layer in products]
+        watched = [_ObservedLayer(layer, self._kind) for _, _, layer in products]
         try:
             for (holder, name, _), layer in zip(products, watched, strict=True):
                 setattr(holder, name, layer)
@@ -79,12 +79,12 @@ class Calibrating(PartTransform):
         return {id(layer.inner): layer.seen for layer in watched}
 
 
-class _Watched(Linear):
+class _ObservedLayer(Linear):
     """A loaded layer that shows what it is multiplied with."""
 
     __slots__ = ("inner", "seen")
 
-    def __init__(self, inner: Linear, kind: type[Seen]) -> None:
+    def __init__(self, inner: Linear, kind: type[InputStatistics]) -> None:
         super().__init__(inner.weight, inner.bias)
         self.inner, self.seen = inner, kind(inner.weight.shape[1], inner.weight.device)
 

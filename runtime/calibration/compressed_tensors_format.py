@@ -12,7 +12,7 @@ from torch import Tensor
 WORD = 32  # bits
 
 
-def in_words(codes: Tensor, bits: int) -> Tensor:
+def packed_in_int32(codes: Tensor, bits: int) -> Tensor:
     """uint8 [rows, count] -> int32 [rows, words], the first code in the lowest bits. bits: 4 or 8."""
     codes = F.pad(codes, (0, -codes.shape[1] % (WORD // bits)))
     filled = codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Losses:
+class QuantizationLoss:
     """Of predicted tokens. divergence: mean KL in nats, and its 99th percentile; same_top: share of equal first choices;
     perplexities: of the texts, before and behind."""
 
@@ -22,7 +22,7 @@ class Losses:
     perplexity: float
 
 
-class Comparison:
+class LossComparison:
     """Adds up texts."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Comparison:
         same = (old.argmax(-1) == new.argmax(-1)).float()
         self._parts.append(torch.stack((divergence, same, -old.gather(1, following)[:, 0], -new.gather(1, following)[:, 0])).cpu())
 
-    def losses(self, answers: bool = False) -> Losses | None:
+    def losses(self, answers: bool = False) -> QuantizationLoss | None:
         """Of all tokens, or of those that were generated; None: none was predicted."""
         parts = torch.cat(self._parts, 1) if self._parts else torch.empty(4, 0)
         if answers and self._parts:
@@ -47,4 +47,4 @@ class Comparison:
         if not len(same):
             return None
         high = float(np.quantile(divergence.numpy(), 0.99))
-        return Losses(len(same), float(divergence.mean()), high, float(same.mean()), float(old.mean().exp()), float(new.mean().exp()))
+        return QuantizationLoss(len(same), float(divergence.mean()), high, float(same.mean()), float(old.mean().exp()), float(new.mean().exp()))

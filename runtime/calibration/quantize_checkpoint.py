@@ -12,32 +12,32 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.linear import Linear
-from ..loading.checkpoint import Checkpoint, open_checkpoint
-from ..loading.cutting import cut
-from ..loading.files import quantization_of, read_json
-from ..loading.gguf import is_gguf
-from ..loading.header import DTYPES, FLOATS, Stored
-from ..loading.plan import WEIGHT, Plan, plan_for
-from ..loading.source import Source
-from ..loading.state import has_state
-from ..loading.weights import filled
-from ..models.block import Block
+from ..layers.linear_layers import Linear
+from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
+from ..loading.tensor_files.stacked_expert_source import split_stacked_experts
+from ..loading.model_files.model_directory import quantization_of, read_json
+from ..loading.gguf_files.gguf_model import is_gguf
+from ..loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from ..loading.load_plan import WEIGHT, LoadPlan, plan_for
+from ..loading.tensor_files.tensor_source import WeightSource
+from ..loading.sharded_state import has_sharded_state
+from ..loading.load_weights import filled
+from ..models.reference.reference_block import ReferenceBlock
 from ..models.decoder import Decoder
-from ..models.places import Place
-from ..quantization.grouped import Grouped, stacked
-from ..quantization.rounding import GROUP
-from ..quantization.seen import Hessian
-from .calibrating import Calibrating
-from .layouts import layout_for
-from .losses import Comparison, Losses
-from .packed import configuration
-from .shards import Shards
-from .texts import Piece
+from ..models.spec.weight_targets import WeightTarget
+from ..quantization.quantized_weight import QuantizedWeight, stacked
+from ..quantization.weight_rounding import GROUP
+from ..quantization.calibration_statistics import InputHessian
+from .calibration_transform import CalibrationTransform
+from .quantized_layouts import quantized_layout_for
+from .quantization_loss import LossComparison, QuantizationLoss
+from .compressed_tensors_format import configuration
+from .shard_writer import ShardWriter
+from .calibration_texts import TextPiece
 
 
 @dataclass(frozen=True)
-class Report:
+class QuantizeReport:
     """weights: of projections that were quantised, and how many bits one has with scales and zeros counted.
 
     bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by; answers: those
@@ -50,15 +50,15 @@ class Report:
     bytes_before: int
     bytes: int
     calibrated: int
-    losses: Losses | None
-    answers: Losses | None
+    losses: QuantizationLoss | None
+    answers: QuantizationLoss | None
     seconds: float
 
 
 def quantize(
     origin: Path, out: Path, weights: str, *, group: int = GROUP, calibration: Sequence[np.ndarray] = (),
-    held_out: Sequence[Piece] = (), device: torch.device | str = "cpu",
-) -> Report:  # fmt: skip
+    held_out: Sequence[TextPiece] = (), device: torch.device | str = "cpu",
+) -> QuantizeReport:  # fmt: skip
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
 
     weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head stay as they
@@ -67,43 +67,43 @@ def quantize(
     Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError for damaged files.
     """
     started = time.perf_counter()
-    work = _Quantizing(origin, weights, group, torch.device(device), calibration, held_out)
-    with Shards(out) as shards:
+    work = _CheckpointQuantizer(origin, weights, group, torch.device(device), calibration, held_out)
+    with ShardWriter(out) as shards:
         work.write(shards)
     return work.report(shards, time.perf_counter() - started)
 
 
-class _Quantizing:
+class _CheckpointQuantizer:
     def __init__(
-        self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[Piece]
+        self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[TextPiece]
     ) -> None:
-        self.layout = layout_for(weights, group)
+        self.layout = quantized_layout_for(weights, group)
         if self.layout.calibrated and not len(calibration):
             raise ConfigError(f"weights {weights!r} need texts to calibrate by: give some (--calibration FILE)")
         self.origin = origin
         checkpoint = _opened(origin)
-        self.sources = [cut(source, checkpoint.model) for source in checkpoint.sources]
+        self.sources = [split_stacked_experts(source, checkpoint.model) for source in checkpoint.sources]
         self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
-        self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+        self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         if self.plan.coded:
             raise ConfigError(f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the checkpoint that it was made of")
         self._check_sizes()
         texts = list(calibration) if self.layout.calibrated else []
         self.held_out = held_out
-        self.flows = Calibrating(self._quantised, lambda: texts, [piece.ids for piece in held_out])
+        self.flows = CalibrationTransform(self._quantised, lambda: texts, [piece.ids for piece in held_out])
         self.tokens = sum(map(len, texts))
-        self._places: dict[int, list[Place]] = {}
+        self._places: dict[int, list[WeightTarget]] = {}
         self._orders: dict[int, Tensor] = {}
-        self._found: dict[int, Grouped] = {}
+        self._found: dict[int, QuantizedWeight] = {}
         self._written: set[str] = set()
         self.counts = [0, 0, 0]  # projections, weights, bits
-        self.comparison = Comparison()
+        self.comparison = LossComparison()
 
     @torch.no_grad()
-    def write(self, shards: Shards) -> None:
+    def write(self, shards: ShardWriter) -> None:
         for index in filled(self.model, self.plan, ahead=False, doing="quantising"):
             part = self.model.parts[index]
-            if not isinstance(part, Block):
+            if not isinstance(part, ReferenceBlock):
                 self.model.seal_part(index, self.flows)
                 continue
             places = [place for place in part.places() if place.layer is not None]
@@ -117,17 +117,17 @@ class _Quantizing:
         self._compare()
         self._copy(shards)
 
-    def _forget(self, index: int, part: Block) -> None:
+    def _forget(self, index: int, part: ReferenceBlock) -> None:
         model = self.model.config
         meta = torch.device("meta")
-        self.model.layers[index - 1] = Block(part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer)
+        self.model.layers[index - 1] = ReferenceBlock(part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer)
         for held in (self._found, self._places, self._orders):
             held.clear()
 
-    def report(self, shards: Shards, seconds: float) -> Report:
+    def report(self, shards: ShardWriter, seconds: float) -> QuantizeReport:
         projections, weights, bits = self.counts
         before = sum(stored.stop - stored.start for source in self.sources for stored in source.tensors)
-        return Report(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.comparison.losses(), self.comparison.losses(answers=True), seconds)
+        return QuantizeReport(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.comparison.losses(), self.comparison.losses(answers=True), seconds)
 
     def _check_sizes(self) -> None:
         multiple = self.layout.multiple
@@ -142,7 +142,7 @@ class _Quantizing:
         stored = FLOATS[self.plan.plain[place].stored.dtype]
         return torch.float32 if stored == torch.float64 else stored
 
-    def _quantised(self, name: str, layer: Linear, seen: Hessian | None) -> Linear:
+    def _quantised(self, name: str, layer: Linear, seen: InputHessian | None) -> Linear:
         places = self._places.get(id(layer))
         if places is None:
             return layer
@@ -152,7 +152,7 @@ class _Quantizing:
         dense = found.dense(weight.dtype)
         return Linear(dense if order is None else dense[order], layer.bias)
 
-    def _rounded(self, weight: Tensor, places: list[Place], seen: Hessian | None) -> Grouped:
+    def _rounded(self, weight: Tensor, places: list[WeightTarget], seen: InputHessian | None) -> QuantizedWeight:
         """weight: its rows as the files have them."""
         scales = self._stored_as(places[0].name)
         if not self.layout.by_tensor:
@@ -162,7 +162,7 @@ class _Quantizing:
         assert found is not None
         return found
 
-    def _packed(self, places: Iterable[Place]) -> dict[str, Tensor]:
+    def _packed(self, places: Iterable[WeightTarget]) -> dict[str, Tensor]:
         """The tensors of a layer, under the names of its weights."""
         packed = {}
         for place in places:
@@ -179,7 +179,7 @@ class _Quantizing:
         for piece, before, behind in zip(self.held_out, self.flows.before.logits(), self.flows.behind.logits(), strict=True):
             self.comparison.add(piece.ids, before, behind, piece.answered)
 
-    def _copy(self, shards: Shards) -> None:
+    def _copy(self, shards: ShardWriter) -> None:
         """Everything else as it is."""
         dense = []
         for source in self.sources:
@@ -196,10 +196,10 @@ class _Quantizing:
         shards.finish(self.origin, {**config, "quantization_config": said})
 
 
-def _opened(origin: Path) -> Checkpoint:
+def _opened(origin: Path) -> OpenCheckpoint:
     if is_gguf(origin):
         raise ConfigError(f"{origin} is a GGUF file, whose weights are in few bits or have lost their config.json; take the model's directory")
-    if has_state(origin):
+    if has_sharded_state(origin):
         raise ConfigError(f"{origin} is a sharded state, whose weights are packed; take the model that it was made of")
     if (said := quantization_of(origin)[0]) is not None:
         raise ConfigError(f"{origin} is quantised already ({said.get('quant_method', 'quantization_config')}); take the checkpoint that it was made of")
@@ -211,7 +211,7 @@ def _inverse(order: Tensor) -> Tensor:
     return torch.zeros(int(order.max()) + 1, dtype=torch.int64).index_copy_(0, order, torch.arange(len(order)))
 
 
-def _read(source: Source, stored: Stored) -> Tensor:
+def _read(source: WeightSource, stored: StoredTensor) -> Tensor:
     if stored.dtype not in DTYPES:
         raise ConfigError(f"{source.name}: {stored.name} is {stored.dtype}, which is not known; take another checkpoint")
     tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])

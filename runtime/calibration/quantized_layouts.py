@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.float8 import FP8, quantize_weight
-from ..quantization.gptq import gptq
-from ..quantization.grouped import Grouped
-from ..quantization.int4 import packed
-from ..quantization.rounding import eight_bits, nearest
-from ..quantization.seen import Hessian
-from ..quantization.small_floats import BLOCK, MX_GROUP, NV_GROUP, float8_blocks, mxfp4, nvfp4
-from .packed import WORD, in_words
+from ..layers.float8_reference import FP8, quantize_weight
+from ..quantization.gptq_rounding import gptq
+from ..quantization.quantized_weight import QuantizedWeight
+from ..quantization.cpu_int4_linear import packed
+from ..quantization.weight_rounding import round_to_int8, nearest
+from ..quantization.calibration_statistics import InputHessian
+from ..quantization.fp4_fp8_rounding import BLOCK, MX_GROUP, NV_GROUP, float8_blocks, mxfp4, nvfp4
+from .compressed_tensors_format import WORD, packed_in_int32
 
-Rounded = Callable[[Tensor, Hessian | None, torch.dtype], Grouped]
+Rounded = Callable[[Tensor, InputHessian | None, torch.dtype], QuantizedWeight]
 
 
 @dataclass(frozen=True)
-class Layout:
+class QuantizedLayout:
     """format, weights, activations: as `config_groups` has them.  multiple: of inputs, that a weight has to have.
 
     rounded: (weight [out, in], what was seen, dtype for scales where any will do) -> what is kept.
@@ -39,7 +39,7 @@ class Layout:
     activations: Mapping[str, Any] | None
     multiple: int
     rounded: Rounded
-    tensors: Callable[[Grouped], dict[str, Tensor]]
+    tensors: Callable[[QuantizedWeight], dict[str, Tensor]]
     calibrated: bool = False
     by_tensor: bool = False
 
@@ -49,10 +49,10 @@ ROWS_OWN = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "toke
 GROUPS_OWN = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": BLOCK, "dynamic": True}
 
 
-def layout_for(kind: str, group: int) -> Layout:
+def quantized_layout_for(kind: str, group: int) -> QuantizedLayout:
     """group: inputs that share a scale, for "int4" and "int4_gptq". Raises ConfigError for kinds that cannot be written."""
     require_kind(kind)
-    made: dict[str, Callable[[], Layout]] = {
+    made: dict[str, Callable[[], QuantizedLayout]] = {
         "int4": partial(_int4, _nearest, group),
         "int4_gptq": partial(_int4, _gptq, group, calibrated=True),
         "int8": _int8,
@@ -72,74 +72,74 @@ def require_kind(kind: str) -> None:
         raise ConfigError(f"weights {kind!r} cannot be written; take one of {', '.join(KINDS)}")
 
 
-def _int4(rounding: Callable[..., Grouped], group: int, calibrated: bool = False) -> Layout:
+def _int4(rounding: Callable[..., QuantizedWeight], group: int, calibrated: bool = False) -> QuantizedLayout:
     if group % (WORD // 4):
         raise ConfigError(f"groups of {group} inputs fill no whole words of eight codes; take 32, 64 or 128")
     weights = _weights(4, "int", "group", symmetric=False, group_size=group)
-    return Layout("pack-quantized", weights, None, group, partial(rounding, group), partial(_words, 4), calibrated)
+    return QuantizedLayout("pack-quantized", weights, None, group, partial(rounding, group), partial(_words, 4), calibrated)
 
 
-def _nearest(group: int, weight: Tensor, seen: Hessian | None, scales: torch.dtype) -> Grouped:
+def _nearest(group: int, weight: Tensor, seen: InputHessian | None, scales: torch.dtype) -> QuantizedWeight:
     return nearest(weight, group, scales)
 
 
-def _gptq(group: int, weight: Tensor, seen: Hessian | None, scales: torch.dtype) -> Grouped:
+def _gptq(group: int, weight: Tensor, seen: InputHessian | None, scales: torch.dtype) -> QuantizedWeight:
     assert seen is not None
     return gptq(weight, seen.sums, group, ordered=True, scales=scales)
 
 
-def _int8() -> Layout:
+def _int8() -> QuantizedLayout:
     weights = _weights(8, "int", "channel")
-    return Layout("pack-quantized", weights, None, WORD // 8, lambda weight, seen, scales: eight_bits(weight, scales), partial(_words, 8))
+    return QuantizedLayout("pack-quantized", weights, None, WORD // 8, lambda weight, seen, scales: round_to_int8(weight, scales), partial(_words, 8))
 
 
-def _fp8() -> Layout:
-    def rounded(weight: Tensor, seen: Hessian | None, scales: torch.dtype) -> Grouped:
+def _fp8() -> QuantizedLayout:
+    def rounded(weight: Tensor, seen: InputHessian | None, scales: torch.dtype) -> QuantizedWeight:
         codes, scale = quantize_weight(weight)
-        return Grouped.float8(codes, scale[:, None], weight.shape[1])
+        return QuantizedWeight.float8(codes, scale[:, None], weight.shape[1])
 
-    return Layout("float-quantized", _weights(8, "float", "channel"), ROWS_OWN, 1, rounded, _floats)
+    return QuantizedLayout("float-quantized", _weights(8, "float", "channel"), ROWS_OWN, 1, rounded, _floats)
 
 
-def _fp8_blocks() -> Layout:
-    def tensors(weight: Grouped) -> dict[str, Tensor]:
+def _fp8_blocks() -> QuantizedLayout:
+    def tensors(weight: QuantizedWeight) -> dict[str, Tensor]:
         return {**_floats(weight), "weight_scale": weight.scale[::BLOCK].contiguous()}
 
     weights = _weights(8, "float", "block", block_structure=[BLOCK, BLOCK])
-    return Layout("float-quantized", weights, GROUPS_OWN, 1, lambda weight, seen, scales: float8_blocks(weight), tensors, by_tensor=True)
+    return QuantizedLayout("float-quantized", weights, GROUPS_OWN, 1, lambda weight, seen, scales: float8_blocks(weight), tensors, by_tensor=True)
 
 
-def _nvfp4() -> Layout:
-    def tensors(weight: Grouped) -> dict[str, Tensor]:
+def _nvfp4() -> QuantizedLayout:
+    def tensors(weight: QuantizedWeight) -> dict[str, Tensor]:
         assert weight.factor is not None
         return {"weight_packed": packed(weight.codes), "weight_scale": weight.scale.to(FP8), "weight_global_scale": 1 / weight.factor[:1]}
 
     weights = _weights(4, "float", "tensor_group", group_size=NV_GROUP)
-    return Layout("nvfp4-pack-quantized", weights, None, NV_GROUP, lambda weight, seen, scales: nvfp4(weight), tensors)
+    return QuantizedLayout("nvfp4-pack-quantized", weights, None, NV_GROUP, lambda weight, seen, scales: nvfp4(weight), tensors)
 
 
-def _mxfp4() -> Layout:
-    def tensors(weight: Grouped) -> dict[str, Tensor]:
+def _mxfp4() -> QuantizedLayout:
+    def tensors(weight: QuantizedWeight) -> dict[str, Tensor]:
         exponents = weight.scale.float().log2().round_() + 127
         return {"weight_packed": packed(weight.codes), "weight_scale": exponents.to(torch.uint8)}
 
     weights = _weights(4, "float", "group", group_size=MX_GROUP)
-    return Layout("mxfp4-pack-quantized", weights, None, MX_GROUP, lambda weight, seen, scales: mxfp4(weight), tensors)
+    return QuantizedLayout("mxfp4-pack-quantized", weights, None, MX_GROUP, lambda weight, seen, scales: mxfp4(weight), tensors)
 
 
-def _words(bits: int, weight: Grouped) -> dict[str, Tensor]:
+def _words(bits: int, weight: QuantizedWeight) -> dict[str, Tensor]:
     """weight: codes of 4 bits with whole zeros, or of 8 around 128 with a scale an output."""
     found = {
-        "weight_packed": in_words(weight.codes, bits),
+        "weight_packed": packed_in_int32(weight.codes, bits),
         "weight_scale": weight.scale.contiguous(),
         "weight_shape": torch.tensor(weight.shape, dtype=torch.int64),
     }
     if isinstance(weight.zero, Tensor):
-        found["weight_zero_point"] = in_words(weight.zero.to(torch.uint8).t(), bits).t().contiguous()
+        found["weight_zero_point"] = packed_in_int32(weight.zero.to(torch.uint8).t(), bits).t().contiguous()
     return found
 
 
-def _floats(weight: Grouped) -> dict[str, Tensor]:
+def _floats(weight: QuantizedWeight) -> dict[str, Tensor]:
     return {"weight": weight.codes.view(FP8).contiguous(), "weight_scale": weight.scale.contiguous()}
 
 

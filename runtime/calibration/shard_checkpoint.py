@@ -12,46 +12,46 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.float8 import Scales
-from ..layers.linear import Linear
-from ..loading.checkpoint import Checkpoint, open_checkpoint
-from ..loading.files import BESIDE, QUANTIZATION, load_config, read_json
-from ..loading.gguf import is_gguf
-from ..loading.header import FLOATS
-from ..loading.plan import Plan, plan_for, products_of_part
+from ..layers.float8_reference import KVScaleFactors
+from ..layers.linear_layers import Linear
+from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
+from ..loading.model_files.model_directory import BESIDE, QUANTIZATION, load_config, read_json
+from ..loading.gguf_files.gguf_model import is_gguf
+from ..loading.tensor_files.safetensors_header import FLOATS
+from ..loading.load_plan import LoadPlan, plan_for, products_of_part
 from ..loading.remote import is_remote
-from ..loading.state import (
+from ..loading.sharded_state import (
     MANIFEST,
     PREFIX,
     RANK,
     WHOLE,
-    Entry,
-    Manifest,
-    Parts,
-    Share,
+    PackedProjectionEntry,
+    ShardedStateManifest,
+    ParallelSizes,
+    RankShare,
     file_name,
-    has_state,
+    has_sharded_state,
 )
-from ..loading.stored_scales import read_scales
-from ..loading.weights import filled
+from ..loading.stored_kv_scales import read_scales
+from ..loading.load_weights import filled
 from ..models.decoder import Decoder
-from ..models.places import Place
-from ..models.spec import Model
-from ..parallel import stages
+from ..models.spec.weight_targets import WeightTarget
+from ..models.spec.model_spec import ModelSpec
+from ..parallel.pp import pipeline_stages
 from ..quantization import transform_for
-from ..quantization.codes import Codes
-from ..quantization.forms import CALIBRATED
-from ..quantization.grouped import Grouped
-from ..quantization.keeping import Keeping
-from ..quantization.packing import form_of
-from .shards import Shards
+from ..quantization.fused_quantized_weight import FusedQuantizedWeight
+from ..quantization.online_quantization import CALIBRATED
+from ..quantization.quantized_weight import QuantizedWeight
+from ..quantization.quantized_transform import KeepQuantizedTransform
+from ..quantization.device_weight import form_of
+from .shard_writer import ShardWriter
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SMALL = 2**16  # numbers of a tensor that sealing may write into
 
 
 @dataclass(frozen=True)
-class Report:
+class ShardReport:
     """packed: how many projections of each kind, those of all ranks.  dense: of the others.  bytes: of all tensors before and behind."""
 
     ranks: int
@@ -62,7 +62,7 @@ class Report:
     seconds: float
 
 
-def shard(origin: Path, out: Path, weights: str = "auto", *, parts: Parts = WHOLE, dtype: str | None = None, device: torch.device | str = "cpu") -> Report:
+def shard(origin: Path, out: Path, weights: str = "auto", *, parts: ParallelSizes = WHOLE, dtype: str | None = None, device: torch.device | str = "cpu") -> ShardReport:
     """Write the model directory `origin` anew as `out`, each projection as `Engine(origin, weights=weights)` computes with it here.
 
     parts: of the engine that is to load it, whose ranks are written one after the other.
@@ -77,38 +77,38 @@ def shard(origin: Path, out: Path, weights: str = "auto", *, parts: Parts = WHOL
     checkpoint = _opened(origin)
     _require_as_stored(checkpoint.model, origin)
     numbers = DTYPES[dtype] if dtype else _stored_dtype(checkpoint)
-    ranks = [_Rank(place, stages.part_of(checkpoint, place), numbers, torch.device(device), weights) for place in stages.Place.all(parts)]
-    with Shards(out) as shards:
-        manifest = Manifest(parts, tuple(rank.write(shards) for rank in ranks), weights)
+    ranks = [_RankShard(place, pipeline_stages.part_of(checkpoint, place), numbers, torch.device(device), weights) for place in pipeline_stages.RankPlace.all(parts)]
+    with ShardWriter(out) as shards:
+        manifest = ShardedStateManifest(parts, tuple(rank.write(shards) for rank in ranks), weights)
         shards.finish(origin, _config(origin, checkpoint.model), BESIDE)
         shards.json(MANIFEST, manifest.as_json())
     kinds = Counter(entry.kind for share in manifest.shares for entry in share.packed.values())
     before = sum(stored.stop - stored.start for source in checkpoint.sources for stored in source.tensors)
-    return Report(parts.ranks, dict(kinds), sum(rank.dense for rank in ranks), before, shards.bytes, time.perf_counter() - started)
+    return ShardReport(parts.ranks, dict(kinds), sum(rank.dense for rank in ranks), before, shards.bytes, time.perf_counter() - started)
 
 
-class _Rank:
+class _RankShard:
     """What one rank loads, written once. Nothing is in memory before that, and nothing behind it."""
 
-    def __init__(self, place: stages.Place, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, weights: str) -> None:
+    def __init__(self, place: pipeline_stages.RankPlace, checkpoint: OpenCheckpoint, dtype: torch.dtype, device: torch.device, weights: str) -> None:
         self.place, self.dense = place, 0
         self.doing = "weights" if place.split.ranks == place.stages == 1 else f"rank {place.rank}"
         self.model = Decoder(checkpoint.model, dtype, device, allocate=False)
-        self.plan: Plan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
-        self.keeping = Keeping(transform_for(weights, False, device))
-        self.packed: dict[str, Entry] = {}
+        self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+        self.keeping = KeepQuantizedTransform(transform_for(weights, False, device))
+        self.packed: dict[str, PackedProjectionEntry] = {}
 
     @torch.no_grad()
-    def write(self, shards: Shards) -> Share:
+    def write(self, shards: ShardWriter) -> RankShare:
         shards.beside = shards.beside | {RANK: str(self.place.rank)}
         self._fill(shards)
         files = shards.named(lambda count: [file_name(self.place.rank, number) for number in range(1, count + 1)])
         del self.model, self.plan
-        return Share({name: shards.size(name) for name in files}, self.packed)
+        return RankShare({name: shards.size(name) for name in files}, self.packed)
 
-    def _fill(self, shards: Shards) -> None:
+    def _fill(self, shards: ShardWriter) -> None:
         for index in filled(self.model, self.plan, ahead=False, doing=self.doing):
-            places = [_Loaded.of(place) for place in self.model.parts[index].places()]
+            places = [_UnsealedTensor.of(place) for place in self.model.parts[index].places()]
             loaded = dict(products_of_part(self.model, index))
             self.model.seal_part(index, self.keeping)
             packed = self._forms(index, loaded)
@@ -127,12 +127,12 @@ class _Rank:
             if form is None:
                 self.dense += 1
                 continue
-            self.packed[key] = Entry(form.kind, form.numbers)
+            self.packed[key] = PackedProjectionEntry(form.kind, form.numbers)
             found[key] = {f"{PREFIX}{key}.{name}": tensor.cpu().contiguous() for name, tensor in form.tensors.items()}
         return found
 
 
-def _config(origin: Path, model: Model) -> dict[str, Any]:
+def _config(origin: Path, model: ModelSpec) -> dict[str, Any]:
     """config.json of a model whose formats are those of the state."""
     config = read_json(origin / "config.json")
     for values in (config, *(config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict))):
@@ -145,17 +145,17 @@ def _config(origin: Path, model: Model) -> dict[str, Any]:
     return config
 
 
-def _opened(origin: Path) -> Checkpoint:
+def _opened(origin: Path) -> OpenCheckpoint:
     if is_gguf(origin):
         raise ConfigError(f"{origin} is a GGUF file, which has no config.json to go with the state; take the model's directory")
     if is_remote(origin):
         raise ConfigError(f"{origin} lies elsewhere; download the model first")
-    if has_state(origin):
+    if has_sharded_state(origin):
         raise ConfigError(f"{origin} is a sharded state already; take the model that it was made of")
     return open_checkpoint(origin)
 
 
-def _require_as_stored(model: Model, origin: Path) -> None:
+def _require_as_stored(model: ModelSpec, origin: Path) -> None:
     """Raises ConfigError for what a state would bring to another form than its config.json says."""
     if model.head_unit:
         raise ConfigError(f"{origin}: its head is brought to length 1 while it loads, which a sharded state does not know; open the model itself")
@@ -163,7 +163,7 @@ def _require_as_stored(model: Model, origin: Path) -> None:
         raise ConfigError(f"{origin}: its experts are stored in another layout than that of its family; save it with transformers, and shard that")
 
 
-def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:
+def _stored_dtype(checkpoint: OpenCheckpoint) -> torch.dtype:
     """Of most of the numbers that are stored as floats."""
     counts: Counter[str] = Counter()
     for stored in (stored for source in checkpoint.sources for stored in source.tensors):
@@ -172,30 +172,30 @@ def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:
     return torch.float32 if found == torch.float64 else found
 
 
-class _Loaded(NamedTuple):
+class _UnsealedTensor(NamedTuple):
     """A tensor as it is before its part is sealed. weight: of a projection that came in few bits, and may be restored."""
 
     name: str
     target: Tensor
     layer: Linear | None
-    weight: Grouped | Tensor | None
+    weight: QuantizedWeight | Tensor | None
 
     @classmethod
-    def of(cls, place: Place) -> _Loaded:
+    def of(cls, place: WeightTarget) -> _UnsealedTensor:
         codes = None if place.layer is None else place.layer.coded
-        if isinstance(codes, Codes):
+        if isinstance(codes, FusedQuantizedWeight):
             return cls(place.name, place.target, place.layer, next(piece.weight for piece in codes.pieces if piece.start == place.start))
         small = place.target.numel() <= SMALL  # sealing writes into no others
         return cls(place.name, place.target.clone() if small else place.target, place.layer, None)
 
     def dense(self) -> Tensor:
-        if isinstance(self.weight, Grouped):
+        if isinstance(self.weight, QuantizedWeight):
             return self.weight.dense(self.target.dtype)
         return self.target if self.weight is None else self.weight
 
 
-def _scales(config: Model, found: tuple[Scales | str | None, ...]) -> dict[str, Tensor]:
+def _scales(config: ModelSpec, found: tuple[KVScaleFactors | str | None, ...]) -> dict[str, Tensor]:
     """Those of keys and values, under the names that they are read by."""
     module = config.names.layer + config.names.output.rpartition(".")[0]
-    pairs = {layer: scales for layer, scales in enumerate(found, config.stage.first) if isinstance(scales, Scales)}
+    pairs = {layer: scales for layer, scales in enumerate(found, config.stage.first) if isinstance(scales, KVScaleFactors)}
     return {f"{module.format(layer)}.{name}_scale": torch.tensor(scale) for layer, scales in pairs.items() for name, scale in scales._asdict().items()}

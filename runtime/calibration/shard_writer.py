@@ -12,15 +12,15 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..loading.choosing import INDEX, WEIGHTS
-from ..loading.saving import save_tensors
+from ..loading.model_files.choose_weight_files import INDEX, WEIGHTS
+from ..loading.tensor_files.save_safetensors import save_tensors
 
 SHARD = 2 * 10**9  # bytes of a file, which are in memory until it is written
 CONFIG = "config.json"
 NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
-class Shards:
+class ShardWriter:
     """Writes into `out`.part, which becomes `out` when the `with` block ends well and is deleted otherwise."""
 
     def __init__(self, out: Path) -> None:
@@ -33,7 +33,7 @@ class Shards:
         self.bytes = 0
         self.beside = {"format": "pt"}  # what each file says beside its tensors
 
-    def __enter__(self) -> Shards:
+    def __enter__(self) -> ShardWriter:
         try:
             self._folder.mkdir(parents=True)
         except OSError as error:

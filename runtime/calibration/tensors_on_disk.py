@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
-from ..loading.files import BESIDE, QUANTIZATION
-from ..loading.header import DTYPES
-from ..loading.objects import read_json
-from ..loading.state import MANIFEST
-from ..models.fields import shown
-from .shards import CONFIG, Shards
+from ..loading.model_files.model_directory import BESIDE, QUANTIZATION
+from ..loading.tensor_files.safetensors_header import DTYPES
+from ..loading.model_files.bounded_json import read_json
+from ..loading.sharded_state import MANIFEST
+from ..models.spec.json_fields import shown
+from .shard_writer import CONFIG, ShardWriter
 
 
-class Laid:
+class TensorsOnDisk:
     """Of one engine. The newest stay until there are newer ones, or `close`: a process that is started again begins with them."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Laid:
 
 
 def _write(folder: Path, origin: Path, tensors: Mapping[str, Tensor]) -> Path:
-    with Shards(folder) as shards:
+    with ShardWriter(folder) as shards:
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES.values():
                 raise CheckpointError(f"update_weights: {shown(name)} is {tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__}, not a tensor of {', '.join(DTYPES)}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 MOST_TOKENS = 1 << 28  # in one row: more than a context has
 MOST_SHOWN = 200  # characters
@@ -26,7 +26,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def words(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """What an error says, whatever its class does."""
     try:
         return str(error)
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
     return str.__str__(value) if isinstance(value, str) else value
 
 
-def whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, hint: str = "") -> int:
+def check_whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, hint: str = "") -> int:
     """`value` as a plain int from `low` to `high`; whatever has an index counts as one, but for bools.
 
     Raises ConfigError naming the value and what may stand there.
@@ -61,7 +61,7 @@ def whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, hint: s
     raise ConfigError(f"{name} must {wanted}{hint}, got {shown(value)}")
 
 
-def real(name: str, value: Any, low: float, high: float, open_low: bool = False) -> float:
+def check_real(name: str, value: Any, low: float, high: float, open_low: bool = False) -> float:
     """`value` as a finite float from `low`, which is itself left out where that end is open, to `high`.
 
     Raises ConfigError naming the value and what may stand there.
@@ -76,7 +76,7 @@ def real(name: str, value: Any, low: float, high: float, open_low: bool = False)
     return number
 
 
-def token_row(name: str, values: Any) -> NDArray[np.int32]:
+def check_token_ids(name: str, values: Any) -> NDArray[np.int32]:
     """Token ids as int32 [n]. Whether there are such tokens is for the engine to say. Raises ConfigError for what is no row of them."""
     try:
         if hasattr(values, "__len__") and len(values) > MOST_TOKENS:
@@ -93,11 +93,11 @@ def token_row(name: str, values: Any) -> NDArray[np.int32]:
     return row.astype(np.int32, copy=False)
 
 
-def token_rows(name: str, values: Any) -> list[NDArray[np.int32]]:
+def check_token_id_lists(name: str, values: Any) -> list[NDArray[np.int32]]:
     """Several of them, each int32 [n]."""
     if isinstance(values, str | bytes) or not isinstance(values, Collection) or not getattr(values, "ndim", 1):
         raise ConfigError(f"{name} must be given a list of rows of token ids, got {shown(values)}")
-    return [token_row(f"a row of {name}", row) for row in values]
+    return [check_token_ids(f"a row of {name}", row) for row in values]
 
 
 MOST_VALUES = 2**19  # of a JSON object: each takes a hundred bytes or two

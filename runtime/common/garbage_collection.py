@@ -12,7 +12,7 @@ import gc
 import threading
 import time
 
-from sgl.grammars.worker.memory import resident
+from sgl.grammars.compile_server.process_memory import resident
 
 NEVER = 2**31 - 1  # as a threshold
 SELDOM, OFTEN = 30.0, 10.0  # seconds between full collections while steps run, of all and of what came since the last one
@@ -21,15 +21,15 @@ QUIET, LONG_QUIET = 0.02, 1.0  # seconds without work before one, and before one
 WHOLE, MOST_GROWN = 1800.0, 1 << 30  # seconds, or bytes that the process has grown by, between such ones where work never ends
 
 _lock = threading.Lock()
-_standing: set[Collector] = set()
-_busy: set[Collector] = set()
+_standing: set[GarbageCollector] = set()
+_busy: set[GarbageCollector] = set()
 _usual = gc.get_threshold()
 _freezes = True  # or who uses engines does it himself
 _kept = False  # whether anything was frozen in the middle of work
 _looked, _size = 0.0, 0  # when all was looked at last, and how large the process was then
 
 
-class Collector:
+class GarbageCollector:
     """That of one engine; `stand` and `close` on any thread, the rest on the engine's own.
 
     keeps: freezes what survives in the middle of work.
@@ -92,7 +92,7 @@ class Collector:
         return self._freezing and gc.get_count()[2] > MANY
 
     @property
-    def owes(self) -> bool:
+    def needs_full_collection(self) -> bool:
         """Whether all is to be looked at, once nothing has come for long."""
         return _kept and not _busy
 
@@ -109,10 +109,10 @@ class Collector:
             gc.collect()
         self._last = time.monotonic()
 
-    def look_at_all(self) -> None:
+    def collect_all_generations(self) -> None:
         """What was frozen as well."""
         with _lock:
-            if self.owes:
+            if self.needs_full_collection:
                 _look_at_all()
 
 
@@ -130,7 +130,7 @@ def _note_looked() -> None:
     _looked, _size = time.monotonic(), resident()
 
 
-def _begin(collector: Collector) -> None:
+def _begin(collector: GarbageCollector) -> None:
     global _usual
     with _lock:
         if not _busy:
@@ -139,7 +139,7 @@ def _begin(collector: Collector) -> None:
         _busy.add(collector)
 
 
-def _end(collector: Collector) -> None:
+def _end(collector: GarbageCollector) -> None:
     with _lock:
         _busy.discard(collector)
         if not _busy and gc.get_threshold()[2] == NEVER:

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it: `python -m sgl.runtime.leash PARENT MODULE ARGUMENTS`.
+"""A process that ends with the one that started it: `python -m sgl.runtime.common.parent_death PARENT MODULE ARGUMENTS`.
 
 It is tied before `begin(*ARGUMENTS)` of the module is even imported: that takes seconds, in which a parent may end, and processes
 that nobody waits for would fill the memory.
@@ -15,12 +15,12 @@ from importlib import import_module
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-def command(module: str, *arguments: object) -> list[str]:
+def command_with_parent(module: str, *arguments: object) -> list[str]:
     """How this process starts such a module in another."""
-    return [sys.executable, "-P", "-m", "sgl.runtime.leash", str(os.getpid()), module, *map(str, arguments)]
+    return [sys.executable, "-P", "-m", "sgl.runtime.common.parent_death", str(os.getpid()), module, *map(str, arguments)]
 
 
-def tie(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Where the system can: be killed when the thread that started this process ends, however it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -29,5 +29,5 @@ def tie(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    tie(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     import_module(sys.argv[2]).begin(*sys.argv[3:])

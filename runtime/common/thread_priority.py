@@ -14,7 +14,7 @@ SHORT, LONG = 100_000, 1_000_000  # nanoseconds of a turn: of who is waited for,
 _GET_AND_SET = {"x86_64": (315, 314), "aarch64": (275, 274)}  # numbers of sched_getattr and sched_setattr
 
 
-class _Attributes(ctypes.Structure):
+class _SchedAttributes(ctypes.Structure):
     """`struct sched_attr`, as it began."""
 
     _fields_ = [
@@ -29,27 +29,27 @@ class _Attributes(ctypes.Structure):
     ]
 
 
-def give_way() -> None:
+def yield_priority() -> None:
     """Have the calling thread leave the processors to others that want them."""
     if sys.platform == "linux":
         with suppress(OSError):
             number = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, number, min(os.getpriority(os.PRIO_PROCESS, number) + LESS, 19))
-        _take_turns_of(LONG)
+        _set_time_slice(LONG)
 
 
-def go_first() -> None:
+def take_priority() -> None:
     """Have the calling thread, which others wait for, get a processor as soon as it wants one: it takes short turns for that."""
     if sys.platform == "linux":
-        _take_turns_of(SHORT)
+        _set_time_slice(SHORT)
 
 
-def _take_turns_of(nanoseconds: int) -> None:
+def _set_time_slice(nanoseconds: int) -> None:
     """Linux 6.12 and later heed it of ordinary threads, older ones ignore it."""
     numbers = _GET_AND_SET.get(platform.machine())
     if numbers is None:
         return
-    call, size, found = ctypes.CDLL(None).syscall, ctypes.sizeof(_Attributes), _Attributes()
+    call, size, found = ctypes.CDLL(None).syscall, ctypes.sizeof(_SchedAttributes), _SchedAttributes()
     if call(numbers[0], 0, ctypes.byref(found), size, 0) == 0 and found.policy == os.SCHED_OTHER:
         found.size, found.flags, found.runtime = size, 0, nanoseconds
         call(numbers[1], 0, ctypes.byref(found), 0)

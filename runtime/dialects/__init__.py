@@ -4,30 +4,30 @@
     messages = dialect.messages(openai_messages, tools)     # for the model's own chat template
     step = dialect.plan(tools, "auto", parallel=True)       # the gens of an answer, with their grammars
     reader = dialect.reader(tools, reasoning=True)
-    for event in reader.feed(piece): ...                    # Said, Thought, CallBegun, Arguments, CallEnded
+    for event in reader.feed(piece): ...                    # Said, Thought, ToolCallStart, Arguments, ToolCallEnd
 """
 
-from .dialect import Dialect, Step
-from .events import Arguments, CallBegun, CallEnded, Event, Said, Thought
-from .reader import Reader
-from .reasoning import MARKS, Marks, reasoning_of, split_reasoning
-from .table import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
-from .tool import Call, Tool, tool_of
+from .dialect import Dialect, DialectStep
+from .output_events import ArgumentsDelta, ToolCallStart, ToolCallEnd, Event, ContentDelta, ReasoningDelta
+from .output_reader import OutputReader
+from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of, split_reasoning
+from .dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
+from .tool_types import DialectToolCall, Tool, tool_of
 
 __all__ = [
     "DIALECTS",
     "MARKS",
-    "Arguments",
-    "Call",
-    "CallBegun",
-    "CallEnded",
+    "ArgumentsDelta",
+    "DialectToolCall",
+    "ToolCallStart",
+    "ToolCallEnd",
     "Dialect",
     "Event",
-    "Marks",
-    "Reader",
-    "Said",
-    "Step",
-    "Thought",
+    "ReasoningMarks",
+    "OutputReader",
+    "ContentDelta",
+    "DialectStep",
+    "ReasoningDelta",
     "Tool",
     "dialect_for",
     "dialect_named",

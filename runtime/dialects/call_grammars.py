@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .reasoning import Marks
+from .reasoning_marks import ReasoningMarks
 
 Format = dict[str, Any]
 
@@ -59,7 +59,7 @@ def structural(format: Format) -> str:
     return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)
 
 
-def thinking_first(source: str, marks: Marks | None) -> str:
+def thinking_first(source: str, marks: ReasoningMarks | None) -> str:
     """The structural tag of free text with calls, where a thought may come first in which nothing is a call."""
     if marks is None or not marks.begin.strip() or marks.silent:
         return source

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 
 from sgl.runtime.errors import ConfigError
 
-from .events import Arguments, CallBegun, CallEnded, Said
-from .grammars import thinking_first
-from .reader import Form, Reader
-from .reasoning import Marks
-from .shown import Shown, json_object
-from .tool import Call, Tool
+from .output_events import ArgumentsDelta, ToolCallStart, ToolCallEnd, ContentDelta
+from .call_grammars import thinking_first
+from .output_reader import CallForm, OutputReader
+from .reasoning_marks import ReasoningMarks
+from .tool_prompt import DialectPrompt, json_object
+from .tool_types import DialectToolCall, Tool
 
 
-def ends(text: str) -> Step | None:
+def ends(text: str) -> DialectStep | None:
     """What follows a last step: nothing."""
     return None
 
 
-class Step(NamedTuple):
+class DialectStep(NamedTuple):
     """One gen of an answer.
 
     Attributes:
@@ -39,20 +39,20 @@ class Step(NamedTuple):
     constraint: tuple[str, Any] | None
     stop: tuple[str, ...] = ()
     free: bool = False
-    then: Callable[[str], Step | None] = ends
+    then: Callable[[str], DialectStep | None] = ends
 
 
-FREE = Step("", None, free=True)
+FREE = DialectStep("", None, free=True)
 
 
-class Dialect(Shown):
+class Dialect(DialectPrompt):
     """One way to write tools, and the marks around thoughts. `parse(write(text, calls))` gives the same calls."""
 
-    form: Form
+    form: CallForm
     single = False  # the model's template takes one call in a message
     note = ""  # how the dialect was found, where neither the settings nor the template told
 
-    def thinking(self, marks: Marks | None) -> Dialect:
+    def thinking(self, marks: ReasoningMarks | None) -> Dialect:
         """The same dialect with other marks around thoughts."""
         other = copy.copy(self)
         other.reasoning = marks
@@ -67,11 +67,11 @@ class Dialect(Shown):
     @property
     def spelled(self) -> str:
         """A text with every mark that calls may have."""
-        return self.write("text", [Call("name", {"key": "value", "other": 1}), Call("name", {})])
+        return self.write("text", [DialectToolCall("name", {"key": "value", "other": 1}), DialectToolCall("name", {})])
 
     # --- what the model writes ---------------------------------------------------------------------------
 
-    def plan(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> Step:
+    def plan(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> DialectStep:
         """The first gen of an answer.
 
         Args:
@@ -91,11 +91,11 @@ class Dialect(Shown):
             raise ConfigError(f"there is no tool {choice!r}; there are {', '.join(tool.name for tool in tools)}")
         return self._plan(chosen, choice, False)
 
-    def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
+    def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> DialectStep:
         source = self.grammar(tools, choice, parallel)
         if choice == "auto" and source is not None:
             source = thinking_first(source, self.reasoning)
-        return Step("", ("structural_tag", source), free=choice == "auto")
+        return DialectStep("", ("structural_tag", source), free=choice == "auto")
 
     @abstractmethod
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str | None:
@@ -105,13 +105,13 @@ class Dialect(Shown):
         """
 
     @abstractmethod
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         """A reader that knows tools by these names (none: any) and thoughts by these marks.
 
         `names` may be a mapping to the schemas of the parameters, which some formats need to tell 3 from "3".
         """
 
-    def reader(self, tools: Sequence[Tool], reasoning: bool, prompt: str | None = None) -> Reader:
+    def reader(self, tools: Sequence[Tool], reasoning: bool, prompt: str | None = None) -> OutputReader:
         """A reader of one answer, which is to be fed the prefixes of its steps too. Without tools, calls are text.
 
         `reasoning`: thoughts are told apart. `prompt`: the text before the answer; its end tells whether the template
@@ -120,23 +120,23 @@ class Dialect(Shown):
         marks = self.reasoning if reasoning else None
         if marks is not None and prompt is not None:
             marks = marks.behind(prompt)
-        return self.read({tool.name: tool.parameters for tool in tools}, marks) if tools else Reader(Form(""), marks=marks)
+        return self.read({tool.name: tool.parameters for tool in tools}, marks) if tools else OutputReader(CallForm(""), marks=marks)
 
-    def parse(self, text: str, names: Collection[str] = ()) -> tuple[str, list[Call]]:
+    def parse(self, text: str, names: Collection[str] = ()) -> tuple[str, list[DialectToolCall]]:
         """What a whole text says, and its calls. Raises nothing; a call that is cut stays text. `names` as for `read`."""
         parts, found, name = [""], [], ""
         for event in self.read(names, None).feed(text, last=True):
             match event:
-                case Said(said):
+                case ContentDelta(said):
                     parts[-1] += said
-                case CallBegun(_, _, name):
+                case ToolCallStart(_, _, name):
                     arguments = ""
-                case Arguments(_, more):
+                case ArgumentsDelta(_, more):
                     arguments += more
-                case CallEnded(_, complete, id, written):
+                case ToolCallEnd(_, complete, id, written):
                     given = json_object(arguments) if complete else None
                     if given is not None:
-                        found.append(Call(name, given, id))
+                        found.append(DialectToolCall(name, given, id))
                         parts.append("")
                     else:
                         parts[-1] += written

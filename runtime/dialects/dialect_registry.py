@@ -12,29 +12,29 @@ from functools import lru_cache
 from typing import Any
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
 from .dialect import Dialect
-from .formats import FRAMED
-from .functionary import FUNCTIONARY
-from .gemma import GEMMA
-from .harmony import HARMONY
-from .minimax_m3 import MINIMAX_M3
-from .mistral import Mistral, MistralArgs
-from .nano import Nano
-from .reasoning import MARKS, Marks, reasoning_of
-from .rendered import MARKED, Probe, chosen, opened, probed, thoughts_of
-from .rendered.declared import declared
-from .tagged import Hermes, Llama
+from .families.framed_families import FRAMED
+from .families.functionary_dialect import FUNCTIONARY
+from .families.gemma_dialect import GEMMA
+from .families.harmony_dialect import HARMONY
+from .families.minimax_m3_dialect import MINIMAX_M3
+from .families.mistral_dialect import MistralDialect, MistralArgsDialect
+from .families.nano_dialect import NanoDialect
+from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of
+from .rendered import MARKED, TemplateProbe, choose_dialect, opened, probe_template, reasoning_marks_of
+from .rendered.response_template import response_template_dialect
+from .families.tagged_json_dialects import HermesDialect, LlamaDialect
 
 log = logging.getLogger("sgl.runtime")
 
-_HERMES = Hermes()
+_HERMES = HermesDialect()
 DIALECTS: dict[str, Dialect] = {
-    "nano": Nano(), "hermes": _HERMES, "qwen": _HERMES, "llama": Llama(), "mistral": Mistral(),
-    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgs(), GEMMA, HARMONY, FUNCTIONARY, MINIMAX_M3)},
+    "nano": NanoDialect(), "hermes": _HERMES, "qwen": _HERMES, "llama": LlamaDialect(), "mistral": MistralDialect(),
+    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgsDialect(), GEMMA, HARMONY, FUNCTIONARY, MINIMAX_M3)},
 }  # fmt: skip
-_CANDIDATES = [*(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")), MistralArgs(given_ids=True)]
+_CANDIDATES = [*(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")), MistralArgsDialect(given_ids=True)]
 _WRITTEN = list(dict.fromkeys(marks._replace(open=False) for marks in MARKS.values()))
 _MODELS = (  # the first that is found in the name
     (r"sgl[-_]?nano|runtime/nano", "nano"),
@@ -123,7 +123,7 @@ def dialect_named(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def reasoning_named(name: str) -> Marks:
+def reasoning_named(name: str) -> ReasoningMarks:
     """The marks of a family's thoughts. Raises ConfigError for a name that is not known."""
     if name not in MARKS:
         raise ConfigError(f"there is no reasoning format {name!r}; {_nearest(name, MARKS)}")
@@ -151,21 +151,21 @@ def dialect_for(
 @lru_cache(maxsize=256)
 def _dialect_for(model: str, template: str | ChatTemplate | None, tokens: tuple[tuple[str, str], ...], given: str | None) -> Dialect:
     source = template.source if isinstance(template, ChatTemplate) else template
-    probe = Probe() if template is None else probed(template, dict(tokens))
+    probe = TemplateProbe() if template is None else probe_template(template, dict(tokens))
     dialect = _rendered(model, source, probe)
-    marks = thoughts_of(probe, _WRITTEN) or dialect.reasoning or reasoning_of(model, source)
+    marks = reasoning_marks_of(probe, _WRITTEN) or dialect.reasoning or reasoning_of(model, source)
     if marks is not None and any(probe.asked):
         marks = marks._replace(open=not marks.begin or opened(marks.begin, probe))
     found = dialect.thinking(marks).templated(source)
-    found = found if given is None else declared(found, json.loads(given), _CANDIDATES)
+    found = found if given is None else response_template_dialect(found, json.loads(given), _CANDIDATES)
     if found.note:
         log.warning(found.note)
     return found
 
 
-def _rendered(model: str, source: str | None, probe: Probe) -> Dialect:
+def _rendered(model: str, source: str | None, probe: TemplateProbe) -> Dialect:
     """The dialect of the calls that the template writes, else a guess."""
-    choice = chosen(probe, _CANDIDATES)
+    choice = choose_dialect(probe, _CANDIDATES)
     if choice is not None and choice.seen != MARKED:
         return choice.dialect
     if choice is not None:
@@ -192,6 +192,6 @@ def _noted(dialect: Dialect, model: str, why: str) -> Dialect:
     return found
 
 
-def _nearest(name: str, known: dict[str, Dialect] | dict[str, Marks]) -> str:
+def _nearest(name: str, known: dict[str, Dialect] | dict[str, ReasoningMarks]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

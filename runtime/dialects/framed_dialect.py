@@ -7,15 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.grammars.structural.styles import ParameterStyle
+from sgl.grammars.structural.parameter_styles import ParameterStyle
 
 from .dialect import Dialect
-from .framed_calls import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
-from .grammars import Format, const, sequence, several, structural, tag, triggered
-from .json_calls import JsonForm, JsonReader
-from .reader import Form, Reader
-from .reasoning import Marks
-from .tool import Call, Tool
+from .parsing.framed_call_reader import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
+from .call_grammars import Format, const, sequence, several, structural, tag, triggered
+from .parsing.json_call_reader import JsonForm, JsonReader
+from .output_reader import CallForm, OutputReader
+from .reasoning_marks import ReasoningMarks
+from .tool_types import DialectToolCall, Tool
 
 NUMBERED = f":{NUMBER}"
 _GIVEN: dict[str, Format] = {
@@ -25,7 +25,7 @@ _PYTHON = {True: "True", False: "False", None: "None"}
 
 
 @dataclass(frozen=True)
-class Frame:
+class CallFrame:
     """How a family writes calls: `opening`, `head`, name, `link`, arguments, `end`, then the next head or `closing`.
 
     Attributes:
@@ -68,34 +68,34 @@ class Frame:
         )  # fmt: skip
 
 
-class Framed(Dialect):
+class FramedDialect(Dialect):
     """A dialect of frames."""
 
-    form: Form
+    form: CallForm
 
-    def __init__(self, name: str, frame: Frame) -> None:
+    def __init__(self, name: str, frame: CallFrame) -> None:
         self.name, self.frame = name, frame
         self.form = frame.form
 
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         return FrameReader(self.frame.form, names, marks)
 
     # --- what the model sees -----------------------------------------------------------------------------
 
     def describe(self, tools: Sequence[Tool]) -> str:
         listed = "\n".join(json.dumps(tool.openai, ensure_ascii=False) for tool in tools)
-        example = self._calls([Call("function-name", {"key-1": "value-1", "key-2": "value-2"})])
+        example = self._calls([DialectToolCall("function-name", {"key-1": "value-1", "key-2": "value-2"})])
         return (
             "# Tools\n\nYou may call one or more functions to help with the user's request. These are their signatures:\n"
             f"<tools>\n{listed}\n</tools>\n\nTo call a function, write it in this form:\n{example}"
         )
 
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         if not calls:
             return text
         return f"{text}{self.frame.lead}{self._calls(calls)}" if text else self._calls(calls)
 
-    def _calls(self, calls: Sequence[Call]) -> str:
+    def _calls(self, calls: Sequence[DialectToolCall]) -> str:
         frame = self.frame
         written = [
             frame.head.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}") + call.name
@@ -106,7 +106,7 @@ class Framed(Dialect):
             return f"{frame.opening}{frame.separator.join(written)}{frame.closing}"
         return frame.separator.join(frame.opening + one for one in written)
 
-    def _arguments(self, call: Call) -> str:
+    def _arguments(self, call: DialectToolCall) -> str:
         if self.frame.style == JSON:
             return json.dumps(call.arguments, ensure_ascii=False)
         return "".join(self._parameter(key, value) for key, value in call.arguments.items())
@@ -155,10 +155,10 @@ def json_type(value: Any) -> str:
     return "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "number"
 
 
-class Objects(Framed):
+class FramedObjectDialect(FramedDialect):
     """The same, where name and arguments are members of JSON objects: models write them in other orders, too."""
 
-    def __init__(self, name: str, frame: Frame) -> None:
+    def __init__(self, name: str, frame: CallFrame) -> None:
         super().__init__(name, frame)
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
@@ -166,5 +166,5 @@ class Objects(Framed):
         between = "," if frame.closing and not listed else ""
         self.form = self._form = JsonForm(mark, close=close, listed=listed, also=frame.also, between=between)
 
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         return JsonReader(self._form, names, marks)

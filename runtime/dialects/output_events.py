@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ContentDelta:
     """Text for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningDelta:
     """Text that the model wrote for itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
+class ToolCallStart:
     """A call of a tool, the first of a text has index 0. `id` is empty unless the model wrote one before the arguments."""
 
     index: int
@@ -29,7 +29,7 @@ class CallBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class ArgumentsDelta:
     """More of a call's arguments: JSON text, as written. All of a call together are an object unless it was cut."""
 
     index: int
@@ -37,7 +37,7 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class CallEnded:
+class ToolCallEnd:
     """Nothing more comes of a call.
 
     complete: the arguments are a JSON object; False where the text broke off or went wrong inside of them.
@@ -51,4 +51,4 @@ class CallEnded:
     text: str = ""
 
 
-Event = Said | Thought | CallBegun | Arguments | CallEnded
+Event = ContentDelta | ReasoningDelta | ToolCallStart | ArgumentsDelta | ToolCallEnd

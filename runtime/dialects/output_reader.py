@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .events import Arguments, CallBegun, CallEnded, Event, Said, Thought
-from .json_text import value
-from .reasoning import Marks
-from .tape import Marks as Wanted
-from .tape import Reading, Tape
+from .output_events import ArgumentsDelta, ToolCallStart, ToolCallEnd, Event, ContentDelta, ReasoningDelta
+from .parsing.json_value_parser import value
+from .reasoning_marks import ReasoningMarks
+from .parsing.incremental_text import TextMarks as Wanted
+from .parsing.incremental_text import Reading, IncrementalText
 
 
 @dataclass(frozen=True)
-class Form:
+class CallForm:
     """How calls look in a text. What may stand behind the mark is the reader's affair.
 
     Attributes:
@@ -44,7 +44,7 @@ class Form:
         return (self.mark, self.also, *self.more) if self.also else (self.mark, *self.more)
 
 
-class Speech:
+class TextEmitter:
     """Text on its way out. White space next to calls and thoughts is theirs; text behind a call begins a line."""
 
     def __init__(self, tell: Callable[[str], None], inside: bool = False) -> None:
@@ -79,7 +79,7 @@ class Speech:
             self._tell(self._blank)
 
 
-class Reader:
+class OutputReader:
     """Reads one text. Of any text nothing raises and nothing is lost: what is no call is Said.
 
     It holds back no more than what may still be a mark or a call, and white space at the end. However a text is
@@ -91,15 +91,15 @@ class Reader:
         marks: those of the model's thoughts; None: there are none, or they are text.
     """
 
-    def __init__(self, form: Form, names: Collection[str] = (), marks: Marks | None = None) -> None:
+    def __init__(self, form: CallForm, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
         self.form, self.names = form, frozenset(names)
-        self.tape = Tape()
+        self.tape = IncrementalText()
         self._marks = marks
         self._wanted = _wanted(form, marks)
         self._events: list[Event] = []
         self.thinking = marks is not None and marks.open  # inside a thought
         self._count = 0
-        self._speech = Speech(lambda text: self._events.append(Said(text)))
+        self._speech = TextEmitter(lambda text: self._events.append(ContentDelta(text)))
         self._run = self._read()
 
     def feed(self, piece: str, last: bool = False) -> list[Event]:
@@ -155,7 +155,7 @@ class Reader:
                 self._speech.pause()
             yield from self._calls(strict=self.form.known)
 
-    def _until(self, wanted: Wanted, speech: Speech) -> Reading[str]:
+    def _until(self, wanted: Wanted, speech: TextEmitter) -> Reading[str]:
         """Say what comes before the next of some marks; the mark."""
         self.tape.flow = speech.say
         speech.say(self.tape.take())
@@ -165,13 +165,13 @@ class Reader:
 
     # --- thoughts ----------------------------------------------------------------------------------------
 
-    def _opened(self, marks: Marks) -> Reading[None]:
+    def _opened(self, marks: ReasoningMarks) -> Reading[None]:
         """A thought that the template began; the model may have begun it again."""
         yield from self.tape.visible()
         yield from self.tape.skip(marks.begin)
         yield from self._thought(marks)
 
-    def _unopened(self, marks: Marks) -> Reading[None]:
+    def _unopened(self, marks: ReasoningMarks) -> Reading[None]:
         """A thought that ends before it began: so some models say that there is none."""
         start = self.tape.place
         yield from self.tape.visible()
@@ -181,12 +181,12 @@ class Reader:
         else:
             self.tape.back(start)
 
-    def _thought(self, marks: Marks) -> Reading[None]:
+    def _thought(self, marks: ReasoningMarks) -> Reading[None]:
         """One thought up to its end; there is only one in a text, but for those with marks for every part of it."""
         self.thinking = True
         self.tape.take()
         self._speech.pause()
-        thoughts = Speech(lambda text: self._events.append(Thought(text)), inside=True)
+        thoughts = TextEmitter(lambda text: self._events.append(ReasoningDelta(text)), inside=True)
         yield from self._until(Wanted([marks.end]), thoughts)
         self.tape.take()
         self.thinking = False
@@ -214,7 +214,7 @@ class Reader:
     def _begin(self, name: str, id: str = "") -> tuple[int, str]:
         """Tell of a call; its number, and what was written of it so far."""
         blank = self._speech.pause()
-        self._events.append(CallBegun(self._count, id, name))
+        self._events.append(ToolCallStart(self._count, id, name))
         self._count += 1
         return self._count - 1, blank + self.tape.take()
 
@@ -234,14 +234,14 @@ class Reader:
     def _argue(self, index: int, written: list[str], text: str) -> None:
         written.append(text)
         if text:
-            self._events.append(Arguments(index, text))
+            self._events.append(ArgumentsDelta(index, text))
 
     def _end(self, index: int, id: str = "") -> None:
         self.tape.take()
-        self._events.append(CallEnded(index, True, id))
+        self._events.append(ToolCallEnd(index, True, id))
 
     def _break(self, index: int, written: str, id: str = "") -> None:
-        self._events.append(CallEnded(index, False, id, written))
+        self._events.append(ToolCallEnd(index, False, id, written))
         self._speech.resume()
 
 
@@ -250,13 +250,13 @@ def joined(events: Iterable[Event]) -> list[Event]:
     found: list[Event] = []
     for event in events:
         last = found[-1] if found else None
-        if isinstance(event, Said | Thought | Arguments) and type(last) is type(event):
+        if isinstance(event, ContentDelta | ReasoningDelta | ArgumentsDelta) and type(last) is type(event):
             found[-1] = replace(event, text=last.text + event.text)
         else:
             found.append(event)
     return found
 
 
-def _wanted(form: Form, marks: Marks | None) -> Wanted:
+def _wanted(form: CallForm, marks: ReasoningMarks | None) -> Wanted:
     thoughts = () if marks is None else (marks.begin, *marks.silent)
     return Wanted(mark for mark in (*form.marks, *thoughts) if mark)

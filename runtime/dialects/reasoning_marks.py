@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 
-class Marks(NamedTuple):
+class ReasoningMarks(NamedTuple):
     """Around a thought. `open`: the template has written the first mark, so that texts begin with the thought.
 
     silent: marks that say what kind of text follows; they are no text of their own.
@@ -17,26 +17,26 @@ class Marks(NamedTuple):
     open: bool = False
     silent: tuple[str, ...] = ()
 
-    def behind(self, prompt: str) -> Marks:
+    def behind(self, prompt: str) -> ReasoningMarks:
         """The marks for a text that follows a prompt, whose end tells whether the thought has begun."""
         return self._replace(open=prompt.rstrip().endswith(self.begin.rstrip()))
 
 
-_THINK = Marks("<think>", "</think>")
-_OPEN_THINK = Marks("<think>", "</think>", open=True)
-_KIMI = Marks("◁think▷", "◁/think▷")
-_MISTRAL = Marks("[THINK]", "[/THINK]")
-_GEMMA = Marks("<|channel>thought\n", "<channel|>")
-_COHERE = Marks("<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
-_MINIMAX_M3 = Marks("<mm:think>", "</mm:think>")
-_SEED = Marks("<seed:think>", "</seed:think>")
-_KIMI_K3 = Marks("<|open|>think<|sep|>", "<|close|>think<|sep|>", silent=(
+_THINK = ReasoningMarks("<think>", "</think>")
+_OPEN_THINK = ReasoningMarks("<think>", "</think>", open=True)
+_KIMI = ReasoningMarks("◁think▷", "◁/think▷")
+_MISTRAL = ReasoningMarks("[THINK]", "[/THINK]")
+_GEMMA = ReasoningMarks("<|channel>thought\n", "<channel|>")
+_COHERE = ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
+_MINIMAX_M3 = ReasoningMarks("<mm:think>", "</mm:think>")
+_SEED = ReasoningMarks("<seed:think>", "</seed:think>")
+_KIMI_K3 = ReasoningMarks("<|open|>think<|sep|>", "<|close|>think<|sep|>", silent=(
     "<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>",
 ))  # fmt: skip
 _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>", "<|end|>", "<|return|>")
-_CHANNELS = Marks("<|channel|>analysis<|message|>", "<|end|>", silent=_FINAL)
+_CHANNELS = ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>", silent=_FINAL)
 
-MARKS: dict[str, Marks] = {
+MARKS: dict[str, ReasoningMarks] = {
     "deepseek-r1": _OPEN_THINK,
     "qwen3-thinking": _OPEN_THINK,
     "step3": _OPEN_THINK,
@@ -79,7 +79,7 @@ _MODELS = (
 )
 
 
-def reasoning_of(model: str, template: str | None) -> Marks | None:
+def reasoning_of(model: str, template: str | None) -> ReasoningMarks | None:
     """The marks that a chat template (Jinja source) knows; without a template, those of the model by its name."""
     if template is None:
         return next((marks for pattern, marks in _MODELS if re.search(pattern, model, re.IGNORECASE)), None)
@@ -97,7 +97,7 @@ def _opens(mark: str, template: str) -> bool:
     return bool(asked) and bool(re.search(re.escape(mark) + r"(?:\\n|\s)*(?:['\"]|\{%|$)", prompt))
 
 
-def split_reasoning(text: str, marks: Marks) -> tuple[str, str]:
+def split_reasoning(text: str, marks: ReasoningMarks) -> tuple[str, str]:
     """A finished text as (thought, answer), both without the white space around them.
 
     A thought that never ends, as when max_tokens cut it, is all thought and no answer. A text without marks
@@ -112,7 +112,7 @@ def split_reasoning(text: str, marks: Marks) -> tuple[str, str]:
     return thought.strip(), _spoken(before + answer, marks)
 
 
-def _spoken(text: str, marks: Marks) -> str:
+def _spoken(text: str, marks: ReasoningMarks) -> str:
     for mark in marks.silent:
         text = text.replace(mark, "")
     return text.strip()

@@ -11,17 +11,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.template_messages import text_of
-from sgl.runtime.text.template_traits import Calls, Fate, Traits, traits_of
+from sgl.runtime.text.chat_templates.template_messages import text_of
+from sgl.runtime.text.chat_templates.template_traits import (
+    ToolCallSupport,
+    MessageFate,
+    TemplateTraits,
+    traits_of,
+)
 
-from .reasoning import Marks
-from .tool import Call, Tool
+from .reasoning_marks import ReasoningMarks
+from .tool_types import DialectToolCall, Tool
 
 Message = dict[str, Any]
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
-class Shown(ABC):
+class DialectPrompt(ABC):
     """The half of a dialect that makes prompts.
 
     Attributes:
@@ -32,12 +37,12 @@ class Shown(ABC):
     """
 
     name: str
-    reasoning: Marks | None = None
+    reasoning: ReasoningMarks | None = None
     tool_role = "tool"
     stands_in = True
-    traits: Traits | None = None
+    traits: TemplateTraits | None = None
 
-    def templated(self, template: str | Traits | None) -> Self:
+    def templated(self, template: str | TemplateTraits | None) -> Self:
         """The same dialect for a chat template (Jinja source, or its traits): what the template takes, it gets."""
         other = copy.copy(self)
         other.traits = traits_of(template) if isinstance(template, str) else template
@@ -48,7 +53,7 @@ class Shown(ABC):
         """What the system turn says of the tools."""
 
     @abstractmethod
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         """The text of a step: what is said, then the calls."""
 
     def messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> list[Message]:
@@ -80,7 +85,7 @@ class Shown(ABC):
         return "" if self.traits is None else self.traits.tools
 
     @property
-    def calls_form(self) -> Calls | None:
+    def calls_form(self) -> ToolCallSupport | None:
         return None if self.traits is None else self.traits.calls
 
     def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
@@ -104,24 +109,24 @@ class Shown(ABC):
         if self.traits is not None and self.stands_in:
             self.traits.say(f"{what}, in the format {self.name}")
 
-    def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
+    def _assistant(self, thought: str, text: str, calls: list[DialectToolCall]) -> list[Message]:
         return [{"role": "assistant", "content": thought + (self.write(text, calls) if calls else text)}]
 
     def _parted(self, message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Text and calls in a message each, where the template leaves out calls beside a text."""
-        if self.traits is None or self.traits.calls_beside_text or not (message.get("content") and message.get("tool_calls")):
+        if self.traits is None or self.traits.calls_with_text or not (message.get("content") and message.get("tool_calls")):
             return [message]
         said = {key: value for key, value in message.items() if key != "tool_calls"}
         return [said, {"role": message["role"], "tool_calls": message["tool_calls"]}]
 
-    def _asked(self, message: Mapping[str, Any], form: Calls) -> Message:
+    def _asked(self, message: Mapping[str, Any], form: ToolCallSupport) -> Message:
         """The message of an assistant for a template that takes calls."""
         if not message.get("tool_calls"):
             return dict(message)
         calls = [_call_of(call) for call in message["tool_calls"]]
         found = {**message, "tool_calls": [{"id": call.id, "type": "function", "function": _function(call, form)} for call in calls]}
         text = text_of(message.get("content"))
-        if text and self.traits is not None and not self.traits.text_beside_calls:
+        if text and self.traits is not None and not self.traits.text_with_calls:
             self.traits.say("leaves out what an assistant says with its calls")
         if message.get("content") is None:
             found = {**found, "content": "" if form.empty else None}
@@ -160,7 +165,7 @@ class Shown(ABC):
         roles = (self.tool_role, "tool", "user")
         if self.traits is None:
             return self.tool_role
-        return next((role for role in roles if self.traits.taken(role, first=False) is Fate.SHOWN), self.tool_role)
+        return next((role for role in roles if self.traits.taken(role, first=False) is MessageFate.SHOWN), self.tool_role)
 
     def _thought(self, thought: str | None) -> str:
         marks = self.reasoning
@@ -171,7 +176,7 @@ class Shown(ABC):
         self._say("shows no tools: they are described")
         if turns and turns[0]["role"] == "system":
             return [{**turns[0], "content": self._system(text_of(turns[0].get("content")), tools)}, *turns[1:]]
-        if self.traits is None or self.traits.taken("system", first=True) is Fate.SHOWN or not turns:
+        if self.traits is None or self.traits.taken("system", first=True) is MessageFate.SHOWN or not turns:
             return [{"role": "system", "content": self._system("", tools)}, *turns]
         return [{**turns[0], "content": f"{self.describe(tools)}\n\n{text_of(turns[0].get('content'))}"}, *turns[1:]]
 
@@ -214,18 +219,18 @@ def short_id(id: str) -> str:
     return id if _SHORT_ID.fullmatch(id) else hashlib.blake2b(id.encode(), digest_size=5).hexdigest()[:9]
 
 
-def _function(call: Call, form: Calls) -> dict[str, Any]:
+def _function(call: DialectToolCall, form: ToolCallSupport) -> dict[str, Any]:
     given = json.dumps(call.arguments, ensure_ascii=False) if form.text else call.arguments
     return {"name": call.name, "arguments": given}
 
 
-def _call_of(call: Mapping[str, Any]) -> Call:
+def _call_of(call: Mapping[str, Any]) -> DialectToolCall:
     about = call["function"]
     given = about.get("arguments") or "{}"
     arguments = json_object(given) if isinstance(given, str) else given
     if not isinstance(arguments, dict):
         raise ConfigError(f"the arguments of the call {about['name']!r} are {given!r:.200}; send a JSON object as text")
-    return Call(about["name"], arguments, call.get("id") or "")
+    return DialectToolCall(about["name"], arguments, call.get("id") or "")
 
 
 def json_object(text: str) -> dict[str, Any] | None:

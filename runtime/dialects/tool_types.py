@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sgl.grammars.schema.closing import KEYWORD as CLOSING
+from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
 NAME = re.compile(r"[\w.-]+")
@@ -35,7 +35,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Call:
+class DialectToolCall:
     """A call as it is read or written. `id` is what answers refer to it by, empty where there is none."""
 
     name: str

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..kernels.ahead import is_compiling
+from ..kernels.launch.compile_ahead import is_compiling
 
 log = logging.getLogger("sgl.runtime")
 
@@ -34,12 +34,12 @@ def sizes_up_to(most: int) -> list[int]:
     return [size for size in FINE if size < most] + list(range(32, most, STEP)) + [most]
 
 
-def eager_runs(running: int, of_many: int = EAGER_RUNS_OF_MANY) -> int:
+def eager_runs_before_capture(running: int, of_many: int = EAGER_RUNS_OF_MANY) -> int:
     """How often a step runs without a graph before it is captured, while so many sequences run."""
     return EAGER_RUNS if running <= FEW else of_many
 
 
-class GraphPool:
+class CudaGraphPool:
     """Captures graphs that share their memory, since no two of them ever run at the same time.
 
     One pool serves as long as one of its graphs lives: torch takes no memory for a pool whose last graph is gone.
@@ -81,7 +81,7 @@ class GraphPool:
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
+    def graph_for(self, compute: Callable[[], None]) -> Callable[[], None]:
         """Launches what `compute` launches, by one call."""
         return self.capture(compute)[0].replay
 
@@ -99,18 +99,18 @@ def collector_off() -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class Captured:
+class CapturedGraph:
     graph: torch.cuda.CUDAGraph
     logits: Tensor
 
 
-class DecodeGraphs:
+class DecodeCudaGraphs:
     """Captures and replays; a graph's logits are overwritten by the next step."""
 
-    def __init__(self, most: int, pool: GraphPool) -> None:
+    def __init__(self, most: int, pool: CudaGraphPool) -> None:
         self.sizes = sizes_up_to(most)
         self._pool = pool
-        self._captured: dict[Hashable, Captured | None] = {}  # None: it cannot be captured
+        self._captured: dict[Hashable, CapturedGraph | None] = {}  # None: it cannot be captured
         self._runs: dict[Hashable, int] = {}
         self._failed: dict[Hashable, int] = {}
 
@@ -127,7 +127,7 @@ class DecodeGraphs:
             return compute()
         if key not in self._captured:
             runs = self._runs[key] = self._runs.get(key, 0) + 1
-            if runs <= eager_runs(running, EAGER_DECODES_OF_MANY):
+            if runs <= eager_runs_before_capture(running, EAGER_DECODES_OF_MANY):
                 return compute()
             self._keep(key, self._capture(key, compute))
         found = self._captured.get(key)
@@ -136,7 +136,7 @@ class DecodeGraphs:
         found.graph.replay()
         return found.logits
 
-    def _keep(self, key: Hashable, found: Captured | None) -> None:
+    def _keep(self, key: Hashable, found: CapturedGraph | None) -> None:
         """Or begin to count its runs again."""
         failed = self._failed[key] = self._failed.get(key, 0) + (found is None)
         if found is not None or failed == ATTEMPTS:
@@ -144,9 +144,9 @@ class DecodeGraphs:
         else:
             del self._runs[key]
 
-    def _capture(self, key: Hashable, compute: Callable[[], Tensor]) -> Captured | None:
+    def _capture(self, key: Hashable, compute: Callable[[], Tensor]) -> CapturedGraph | None:
         try:
-            return Captured(*self._pool.capture(compute))
+            return CapturedGraph(*self._pool.capture(compute))
         except Exception as error:
             log.warning("a decode step %s cannot be captured as a CUDA graph now and runs without: %s", key, error, exc_info=log.isEnabledFor(logging.DEBUG))
             return None

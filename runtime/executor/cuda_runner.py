@@ -12,32 +12,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.state_slots import EMPTY_SLOT, SCRAP_SLOT
-from ..cache.states import StateMemory
-from ..kernels.ahead import listen, waited
+from ..attention.attention_backend import AttentionBackend
+from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..kernels.launch.compile_ahead import listen, seconds_waited
 from ..models.decoder import Decoder
-from ..step.adapter_blocks import StaticRows, blocks_for
+from ..step.adapter_blocks import StaticAdapterRows, blocks_for
 from ..step.adapter_rows import AdapterRows
-from ..step.batch import Batch, DeviceBatch
-from ..step.staging import upload, upload_into
+from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.device_upload import upload, upload_into
 from ..step.window_slots import WindowSlots
-from .apart import apart, rows_apart
-from .graphs import DecodeGraphs, GraphPool, sizes_up_to
-from .packing import pack, unpack
-from .page_table import PageTable
-from .rehearsal import captures, compile_ahead, prompts
-from .runner import adapter_rows, state_slots, states_for
+from .drafts_as_decodes import split_drafts, split_draft_rows
+from .cuda_graphs import DecodeCudaGraphs, CudaGraphPool, sizes_up_to
+from .array_packing import pack, unpack
+from .gpu_page_table import GpuPageTable
+from .warmup import warm_up_graphs, compile_ahead, warm_up_prompts
+from .eager_runner import adapter_rows, state_slots, states_for
 from .step_arrays import StepArrays, last_tokens
-from .wanted import logit_rows, pools
-from .windows import context_slots as context_slots_of_windows
+from .logit_rows import logit_rows, pooled_rows
+from .window_slot_tensors import context_slots as context_slots_of_windows
 
 if TYPE_CHECKING:
-    from ..adapters.of_step import OfStep
-    from ..cache import WindowPlaces
-    from ..models.generic import AnyDecoder
-    from ..sequences.sequence import SequenceState, Work
-    from .piecewise import MixedSteps, PooledAttention
+    from ..adapters.batch_adapters import BatchAdapters
+    from ..cache import WindowPageTable
+    from ..models.transformers_backend import AnyDecoder
+    from ..sequences.sequence import SequenceState, ScheduledWork
+    from .piecewise_graphs import PiecewiseCudaGraphs, PoolOnlyAttention
 
 
 log = logging.getLogger("sgl.runtime")
@@ -47,7 +47,7 @@ _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
 class CudaRunner:
-    """See `Runner`, whose methods it has. Everything runs on one stream of its own, in order.
+    """See `EagerRunner`, whose methods it has. Everything runs on one stream of its own, in order.
 
     cuts_adapted: steps of several tokens run in pieces with adapters too.
     """
@@ -64,21 +64,21 @@ class CudaRunner:
         page_size: int,
         max_running: int,
         graphs: bool = True,
-        memory: StateMemory | None = None,
-        windows: WindowPlaces | None = None,
+        memory: RecurrentStateMemory | None = None,
+        windows: WindowPageTable | None = None,
     ) -> None:
         self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
         self.vocab_size = model.config.vocab_size
         self._limits = (max_running, context, page_size)
         self.rows, self.context = max_running, context
-        self._pool: GraphPool | None = None
+        self._pool: CudaGraphPool | None = None
         self._rehearses = self._alone = False  # alone: nobody waits for this step
         self._ahead: Iterator[None] | None = None
         self._unwaited = 0.0  # seconds of capturing for which nobody waited
         self._with_graphs = graphs
         idle = _idle_streams.setdefault(device, [])
         self.sums: Tensor | None = None
-        self.adapters: OfStep | None = None
+        self.adapters: BatchAdapters | None = None
         self._stream = idle.pop() if idle else torch.cuda.Stream(device)
         self._allocate()
         self._stream.wait_stream(torch.cuda.current_stream(device))  # weights and buffers may still be on their way
@@ -88,30 +88,30 @@ class CudaRunner:
         self.table = self._new_table(max_running, context, page_size)
         self.last: Tensor | None = torch.zeros(max_running + 1, dtype=torch.int32, device=self.device)
         pool = self._pool = self._new_pool()
-        self._graphs = DecodeGraphs(max_running, pool) if pool else None
-        self._static: dict[tuple[int, int], StaticDecode] = {}
+        self._graphs = DecodeCudaGraphs(max_running, pool) if pool else None
+        self._static: dict[tuple[int, int], StaticDecodeBatch] = {}
         self._mixed = self._mixed_steps(pool) if pool else None
-        self._ahead = captures(self) if self._rehearses and pool else None
+        self._ahead = warm_up_graphs(self) if self._rehearses and pool else None
 
-    def _new_table(self, max_running: int, context: int, page_size: int) -> PageTable:
-        return PageTable(max_running, context, page_size, self.device, self.windows)
+    def _new_table(self, max_running: int, context: int, page_size: int) -> GpuPageTable:
+        return GpuPageTable(max_running, context, page_size, self.device, self.windows)
 
-    def _new_pool(self) -> GraphPool | None:
+    def _new_pool(self) -> CudaGraphPool | None:
         """None: without graphs. The one before is dead with the last of its graphs."""
         wanted = self._with_graphs and self.attention.capturable
-        return GraphPool(self._pool.seconds if self._pool else 0.0) if wanted else None
+        return CudaGraphPool(self._pool.seconds if self._pool else 0.0) if wanted else None
 
-    def _mixed_steps(self, pool: GraphPool) -> MixedSteps | None:
+    def _mixed_steps(self, pool: CudaGraphPool) -> PiecewiseCudaGraphs | None:
         """None where steps cannot be cut, see `piecewise.refusal`."""
         if not (isinstance(self.model, Decoder) and self.model.fused):
             return None
-        from .piecewise import MixedSteps, refusal  # need Triton
+        from .piecewise_graphs import PiecewiseCudaGraphs, refusal  # need Triton
 
         if why := refusal(self.model, self.attention):
             log.info("steps of several tokens run without CUDA graphs: %s", why)
             return None
         assert self.last is not None
-        return MixedSteps(self.model, cast("PooledAttention", self.attention), self.table, self.last, pool.replay_of)
+        return PiecewiseCudaGraphs(self.model, cast("PoolOnlyAttention", self.attention), self.table, self.last, pool.graph_for)
 
     # before somebody waits
 
@@ -126,19 +126,19 @@ class CudaRunner:
         return self._mixed.sizes if self._mixed else ()
 
     def compile_ahead(self, sampler: Callable[[], None]) -> None:
-        """See `rehearsal.compile_ahead`; `rehearse` goes on from there."""
+        """See `rehearsal.compile_ahead`; `warm_up` goes on from there."""
         listen()
         compile_ahead(self, sampler)
-        self.begin_rehearsing()
+        self.begin_warm_up()
 
-    def begin_rehearsing(self) -> None:
-        """From now on `rehearse` captures graphs."""
-        self._rehearses, self._ahead = True, captures(self) if self._graphs is not None else None
+    def begin_warm_up(self) -> None:
+        """From now on `warm_up` captures graphs."""
+        self._rehearses, self._ahead = True, warm_up_graphs(self) if self._graphs is not None else None
 
     def compiled(self) -> None:
         """Within `compile_ahead`: all kernels are there, none has run."""
 
-    def rehearse(self) -> bool:
+    def warm_up(self) -> bool:
         """Do a little, some milliseconds, of what later steps will need done. False: nothing is left."""
         if self._ahead is None:
             return False
@@ -161,7 +161,7 @@ class CudaRunner:
             assert self._mixed is not None
             if self._mixed.is_captured(size):
                 continue
-            self.forward(prompts(self, size))
+            self.forward(warm_up_prompts(self, size))
             yield
             for _ in self._mixed.capture(size):  # which stays as it is where this ends early
                 yield
@@ -172,7 +172,7 @@ class CudaRunner:
 
     def waited(self) -> tuple[float, float]:
         """Seconds of steps that this thread has spent compiling kernels, and capturing graphs."""
-        return waited(), self.captured_seconds - self._unwaited
+        return seconds_waited(), self.captured_seconds - self._unwaited
 
     # the steps
 
@@ -187,7 +187,7 @@ class CudaRunner:
         return upload(np.array(rows, np.int32), self.device)
 
     @torch.inference_mode()
-    def forward(self, work: list[Work]) -> Tensor | None:
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         """Queue the computation of `work`; the logits [rows, vocabulary] are valid until the next forward."""
         if not work:
             return None
@@ -198,8 +198,8 @@ class CudaRunner:
         if self._graphs is not None and (not adapted or (self.adapters is not None and self.adapters.captures(slots))):
             if _is_decode(work):
                 return self._decode(self._graphs, work, rows, slots)
-            if (wanted := self._wanted_apart(work)) and (single := apart(work, self.rows)) is not None:
-                logits = self._decode(self._graphs, single, rows_apart(work, rows), self._slots(single) if adapted else [], len(work))
+            if (wanted := self._wanted_apart(work)) and (single := split_drafts(work, self.rows)) is not None:
+                logits = self._decode(self._graphs, single, split_draft_rows(work, rows), self._slots(single) if adapted else [], len(work))
                 return logits if len(wanted) == len(logits) else logits.index_select(0, self.index(wanted))
         step = StepArrays.of(work, rows, self.memory is not None, self.windows)
         owned = adapter_rows(self.adapters, work, step.query_lens, logit_rows(work)) if adapted else None
@@ -210,22 +210,22 @@ class CudaRunner:
     def _cuts_adapted(self, slots: Sequence[int]) -> bool:
         """Whether a step with the adapters in these slots runs in pieces."""
         assert self.adapters is not None and self._mixed is not None
-        return self.cuts_adapted and self.adapters.captures(slots) and self._mixed.takes_adapters()
+        return self.cuts_adapted and self.adapters.captures(slots) and self._mixed.supports_adapters()
 
-    def _wanted_apart(self, work: list[Work]) -> list[int]:
+    def _wanted_apart(self, work: list[ScheduledWork]) -> list[int]:
         """Rows whose logits are wanted of a step with guesses, if it may be computed token by token; [] otherwise."""
-        if all(seq.draft is None for seq, *_ in work) or self.memory is not None or self.windows is not None or pools(work):
+        if all(seq.draft is None for seq, *_ in work) or self.memory is not None or self.windows is not None or pooled_rows(work):
             return []
         return logit_rows(work)
 
-    def _adapts(self, work: list[Work]) -> bool:
+    def _adapts(self, work: list[ScheduledWork]) -> bool:
         """Whether a sequence has an adapter."""
         return self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
 
-    def _slots(self, work: list[Work]) -> Sequence[int]:
+    def _slots(self, work: list[ScheduledWork]) -> Sequence[int]:
         """Of the sequences' adapters."""
         assert self.adapters is not None
-        return self.adapters.slots_for(seq.terms.adapter for seq, *_ in work)
+        return self.adapters.adapter_slots_for(seq.terms.adapter for seq, *_ in work)
 
     def release(self) -> None:
         """Give the device's buffers back, until `restore`."""
@@ -252,13 +252,13 @@ class CudaRunner:
 
     # inside
 
-    def _decode(self, graphs: DecodeGraphs, work: list[Work], rows: list[int], slots: Sequence[int], running: int = 0) -> Tensor:
+    def _decode(self, graphs: DecodeCudaGraphs, work: list[ScheduledWork], rows: list[int], slots: Sequence[int], running: int = 0) -> Tensor:
         """running: sequences, where some have several tokens.  slots: of the adapters of the sequences; []: none has one, and the graph is that of the base."""
         size = graphs.size_for(len(work))
         blocks = blocks_for(slots, size) if slots else 0
         if (size, blocks) not in self._static:
             assert self.last is not None
-            self._static[size, blocks] = StaticDecode(size, self.table, self.last, self.memory is not None, blocks)
+            self._static[size, blocks] = StaticDecodeBatch(size, self.table, self.last, self.memory is not None, blocks)
         static = self._static[size, blocks]
         static.fill(work, rows, slots)
         self._enter(static.batch, len(work))
@@ -268,7 +268,7 @@ class CudaRunner:
         memory = states_for(self.memory)
         return graphs.run(key, lambda: self.model.forward(static.batch, self.attention, *memory), 0 if self._alone else running or len(work))[: len(work)]
 
-    def _enter(self, batch: Batch, tokens: int) -> None:
+    def _enter(self, batch: StepBatch, tokens: int) -> None:
         """Before a batch is computed, of which so many tokens are no padding."""
 
     def _eager(self, step: StepArrays, adapters: AdapterRows | None) -> Tensor:
@@ -283,26 +283,26 @@ class CudaRunner:
         return logits
 
 
-class StaticDecode:
+class StaticDecodeBatch:
     """A decode step of fixed size at fixed addresses; `fill` says what it is about."""
 
-    def __init__(self, size: int, table: PageTable, last: Tensor, states: bool = False, blocks: int = 0) -> None:
+    def __init__(self, size: int, table: GpuPageTable, last: Tensor, states: bool = False, blocks: int = 0) -> None:
         """states: the batch says where states are read and written; padding reads the empty one and writes the scrap slot.
 
-        blocks: of rows with adapters, see `step.adapter_blocks.StaticRows`; 0: no row has one.
+        blocks: of rows with adapters, see `step.adapter_blocks.StaticAdapterRows`; 0: no row has one.
         """
         device = last.device
         self._size, self._padding = size, table.padding
         self._pad_slots = np.zeros(1, np.int32)
         self._windows = table.windows
         arrays = 7 if states else 5 if table.windows is None else 6
-        sizes = [size] * arrays + (StaticRows.sizes(size, blocks) if blocks else [])
+        sizes = [size] * arrays + (StaticAdapterRows.sizes(size, blocks) if blocks else [])
         self._packed = torch.zeros(len(pack([np.zeros(each, np.int32) for each in sizes])), dtype=torch.int32, device=device)
         ids, positions, slots, rows, contexts, *kept = unpack(self._packed, sizes)
-        self._adapters = StaticRows(size, blocks, kept[-4:]) if blocks else None
+        self._adapters = StaticAdapterRows(size, blocks, kept[-4:]) if blocks else None
         self._states = states
         counted = torch.arange(size + 1, dtype=torch.int32, device=device)
-        self.batch = Batch(
+        self.batch = StepBatch(
             token_ids=ids,
             positions=positions,
             slots=slots,
@@ -317,7 +317,7 @@ class StaticDecode:
             adapters=None if self._adapters is None else self._adapters.rows,
         )
 
-    def fill(self, work: list[Work], rows: list[int], adapters: Sequence[int] = ()) -> None:
+    def fill(self, work: list[ScheduledWork], rows: list[int], adapters: Sequence[int] = ()) -> None:
         """adapters: slots of the sequences' adapters, none where the step has none."""
         padding = self._size - len(work)
         context_slots = [seq.slots.reaching(hi) for seq, _, hi in work]
@@ -346,7 +346,7 @@ def _padded(values: list[int], count: int, value: int) -> np.ndarray:
     return np.array(values + [value] * count, np.int32)
 
 
-def _is_decode(work: list[Work]) -> bool:
+def _is_decode(work: list[ScheduledWork]) -> bool:
     """One new token for each sequence, and everybody wants its logits."""
     if work[-1].hi - work[-1].lo > 1:  # the longest come last
         return False

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from ..errors import ConfigError
-from ..layers import cpu
-from ..layers.linear import Linear, can_pack_bfloat16
+from ..layers import cpu_kernels
+from ..layers.linear_layers import Linear, can_pack_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
@@ -37,12 +37,12 @@ class DeviceChoice:
         return "\n".join(self.reasons)
 
 
-def on_a_gpu(device: str) -> bool:
+def is_gpu_device(device: str) -> bool:
     """Whether an engine with this option would run on a GPU."""
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
-def on_card(device: torch.device) -> AbstractContextManager[object]:
+def gpu_device_choice(device: torch.device) -> AbstractContextManager[object]:
     """Kernels that this thread launches find the tensors of this device, whichever card is the current one."""
     return torch.cuda.device(device) if device.type == "cuda" and device.index is not None else nullcontext()
 
@@ -51,7 +51,7 @@ def apply_threads(threads: int) -> None:
     """Give torch's operations `threads` threads. The only place that touches this process-wide setting."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    cpu.set_threads(threads)
+    cpu_kernels.set_threads(threads)
 
 
 def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None = None) -> DeviceChoice:

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from ..models.decoder import Decoder
-from ..models.head import Head
-from .runner import Runner
+from ..models.draft_head import DraftHead
+from .eager_runner import EagerRunner
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import Work
+    from ..sequences.sequence import ScheduledWork
 
 
-class Watched:
+class CapturesHiddenStates:
     """What a runner has besides. observe: is given the work of each step, and the states that the model's `capture` kept of it."""
 
-    observe: Callable[[list[Work], Tensor], None] | None = None
+    observe: Callable[[list[ScheduledWork], Tensor], None] | None = None
     model: Any
 
-    def forward(self, work: list[Work]) -> Tensor | None:
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         logits: Tensor | None = super().forward(work)  # type: ignore[misc]
         model = self.model
         if work and self.observe is not None and isinstance(model, Decoder) and model.capture is not None:
@@ -32,15 +32,15 @@ class Watched:
         return logits
 
 
-class WatchedRunner(Watched, Runner):
+class HiddenStatesRunner(CapturesHiddenStates, EagerRunner):
     """On the CPU."""
 
 
-class HeadRunner(Runner):
+class DraftHeadRunner(EagerRunner):
     """given: the states that a step of the head reads.  made: is told those that it ends with.  beside: the target's runner, on whose stream it runs."""
 
     def __init__(
-        self, head: Head, attention: Any, given: Callable[[list[Work]], Tensor], made: Callable[[list[Work], Tensor], None], beside: Any
+        self, head: DraftHead, attention: Any, given: Callable[[list[ScheduledWork]], Tensor], made: Callable[[list[ScheduledWork], Tensor], None], beside: Any
     ) -> None:  # fmt: skip
         super().__init__(head, attention, head.device)  # type: ignore[arg-type]
         self.head, self._given, self._made, self._beside = head, given, made, beside
@@ -50,7 +50,7 @@ class HeadRunner(Runner):
         return found
 
     @torch.inference_mode()
-    def forward(self, work: list[Work]) -> Tensor | None:
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         batch = self.build(work)
         self.attention.plan(batch)
         logits, states = self.head.forward(batch, self.attention, self._given(work))

@@ -6,24 +6,24 @@ of decodes, whatever mixture of sequences and tokens it has: that is how guesses
 
 from __future__ import annotations
 
-from ..sequences.sequence import Work
+from ..sequences.sequence import ScheduledWork
 
 MOST = 17  # tokens of a sequence: one and as many guesses as are usual; more are a prompt's
 MOST_TOGETHER = 64  # tokens of the step: the graphs of so many decodes are captured before they are wanted
 SEEN_AGAIN = 32_768  # keys that all tokens but the first of their sequences may read once more, in each layer
 
 
-def apart(work: list[Work], most: int) -> list[Work] | None:
+def split_drafts(work: list[ScheduledWork], most: int) -> list[ScheduledWork] | None:
     """The step by tokens, in its order, if there are no more than `most`; None: it is better computed as it is."""
     lengths = [hi - lo for _, lo, hi in work]
     if sum(lengths) > min(most, MOST_TOGETHER) or max(lengths) > MOST:
         return None
     if sum((length - 1) * hi for length, (*_, hi) in zip(lengths, work, strict=True)) > SEEN_AGAIN:
         return None
-    return [Work(seq, last, last + 1) for seq, lo, hi in work for last in range(lo, hi)]
+    return [ScheduledWork(seq, last, last + 1) for seq, lo, hi in work for last in range(lo, hi)]
 
 
-def rows_apart(work: list[Work], rows: list[int]) -> list[int]:
+def split_draft_rows(work: list[ScheduledWork], rows: list[int]) -> list[int]:
     """What belongs to each sequence, for each of its tokens."""
     return [row for row, (_, lo, hi) in zip(rows, work, strict=True) for _ in range(lo, hi)]
 

@@ -9,23 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..cache.trail import read_slot, write_slot
+from ..attention.attention_backend import AttentionBackend
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.state_checkpoints import read_slot, write_slot
 from ..step.adapter_rows import AdapterRows
-from ..step.batch import Batch
-from .rows import RowMap
-from .wanted import logit_rows, pools
-from .windows import window_slots
+from ..step.step_batch import StepBatch
+from .sequence_row_map import SequenceRowMap
+from .logit_rows import logit_rows, pooled_rows
+from .window_slot_tensors import window_slots
 
 if TYPE_CHECKING:
-    from ..adapters.of_step import OfStep
+    from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPages
-    from ..models.generic import AnyDecoder
-    from ..sequences.sequence import SequenceState, Work
+    from ..models.transformers_backend import AnyDecoder
+    from ..sequences.sequence import SequenceState, ScheduledWork
 
 
-class Runner:
+class EagerRunner:
     """The plain runner: each step eagerly, on any device.
 
     last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input;
@@ -38,20 +38,20 @@ class Runner:
 
     def __init__(
         self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None,
-        memory: StateMemory | None = None, windows: WindowPages | None = None,
+        memory: RecurrentStateMemory | None = None, windows: WindowPages | None = None,
     ) -> None:  # fmt: skip
         self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
         self.vocab_size = model.config.vocab_size
-        self.rows = RowMap(rows or 0)
+        self.rows = SequenceRowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
         self.sums: Tensor | None = None
-        self.adapters: OfStep | None = None
+        self.adapters: BatchAdapters | None = None
 
     def on_device(self) -> AbstractContextManager[object]:
         """Where the scheduler thread runs."""
         return nullcontext()
 
-    def rehearse(self) -> bool:
+    def warm_up(self) -> bool:
         """While nobody waits: do a little of what later steps will need. False: nothing is left."""
         return False
 
@@ -60,7 +60,7 @@ class Runner:
         return 0.0, 0.0
 
     @torch.inference_mode()
-    def forward(self, work: list[Work]) -> Tensor | None:
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         """Start computing the tokens of `work`; logits [rows, vocabulary] of the rows its operations want.
 
         float32 on the CPU, the model's dtype on a GPU, where they may still be in the making.
@@ -91,13 +91,13 @@ class Runner:
     def close(self) -> None:
         """Let go of what the device holds."""
 
-    def build(self, work: list[Work]) -> Batch:
+    def build(self, work: list[ScheduledWork]) -> StepBatch:
         """The flat batch of a step; sequences with one new token come first, in the plan's order."""
         lengths = [hi - lo for _, lo, hi in work]
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
         wanted = logit_rows(work)
         read, write = (None, None) if self.memory is None else (self._tensor(np.array(found)) for found in state_slots(work))
-        return Batch(
+        return StepBatch(
             token_ids=self._tensor(np.concatenate(self._token_ids(work))),
             positions=self._tensor(positions(work, lengths)),
             slots=self._tensor(np.concatenate([s[lo:] for s, (_, lo, _) in zip(slots, work, strict=True)])),
@@ -106,13 +106,13 @@ class Runner:
             context_slots=slots,
             logit_rows=self._tensor(np.asarray(wanted)),
             adapters=adapter_rows(self.adapters, work, lengths, wanted),
-            pools=pools(work),
+            pools=pooled_rows(work),
             state_read=read,
             state_write=write,
             windows=None if self.windows is None else window_slots(self.windows, work, slots, self._tensor),
         )
 
-    def _token_ids(self, work: list[Work]) -> list[np.ndarray]:
+    def _token_ids(self, work: list[ScheduledWork]) -> list[np.ndarray]:
         if self.last is None:
             return [seq.tokens.reaching(hi)[lo:] for seq, lo, hi in work]
         rows, _ = self.rows.place([seq for seq, *_ in work])
@@ -126,24 +126,24 @@ class Runner:
         return torch.from_numpy(values.astype(np.int64)).to(self.device)
 
 
-def state_slots(work: list[Work]) -> tuple[list[int], list[int]]:
+def state_slots(work: list[ScheduledWork]) -> tuple[list[int], list[int]]:
     """Of each sequence where its state is read from, and where the next one is left."""
     return [read_slot(seq) for seq, *_ in work], [write_slot(seq) for seq, *_ in work]
 
 
-def adapter_rows(adapters: OfStep | None, work: list[Work], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
+def adapter_rows(adapters: BatchAdapters | None, work: list[ScheduledWork], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
     """None: no row of the step has one."""
     if adapters is None or not any(digests := [seq.terms.adapter for seq, *_ in work]):
         return None
     return adapters.rows(digests, lengths, wanted)
 
 
-def states_for(memory: StateMemory | None) -> tuple[StateMemory, ...]:
+def states_for(memory: RecurrentStateMemory | None) -> tuple[RecurrentStateMemory, ...]:
     """What a forward is given besides."""
     return () if memory is None else (memory,)
 
 
-def positions(work: list[Work], lengths: list[int]) -> np.ndarray:
+def positions(work: list[ScheduledWork], lengths: list[int]) -> np.ndarray:
     """The place of each token of the flat batch in its sequence."""
     ends = np.cumsum(lengths)
     return np.repeat([hi for *_, hi in work] - ends, lengths) + np.arange(ends[-1])

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .rows import RowMap
+from .sequence_row_map import SequenceRowMap
 
 if TYPE_CHECKING:
-    from ..cache import IntRow, WindowPlaces
-    from ..sequences.sequence import SequenceState, Work
+    from ..cache import IntRow, WindowPageTable
+    from ..sequences.sequence import SequenceState, ScheduledWork
 
 Upload = Callable[[np.ndarray], Tensor]
 
 
-class PageTable:
+class GpuPageTable:
     """pages: int32 [rows + 1, most pages of a sequence]; the last row pads batches and names page 0 only.
 
     The pages of a step's new tokens are written by the embedding's kernel (see `DeviceBatch.table`). What is
@@ -28,17 +28,17 @@ class PageTable:
     a page does not change while it is held: what stands in a row is right as long as the row's own pages are.
     """
 
-    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, windows: WindowPlaces | None = None) -> None:
+    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, windows: WindowPageTable | None = None) -> None:
         self.page_size, self.windows = page_size, windows
         self.padding = rows
         self.pages = torch.zeros(rows + 1, -(-context // page_size) + 1, dtype=torch.int32, device=device)
         self.window_pages = None if windows is None else torch.zeros_like(self.pages)
-        self._map = RowMap(rows)
+        self._map = SequenceRowMap(rows)
 
     def __getitem__(self, seq: SequenceState) -> int:
         return self._map[seq]
 
-    def place(self, work: list[Work], upload: Upload) -> list[int]:
+    def place(self, work: list[ScheduledWork], upload: Upload) -> list[int]:
         """Each sequence's row, with the pages of all its tokens before this step in it."""
         rows = self.rows_of(work)
         missing = [(row, seq.slots, lo) for row, (seq, lo, _) in zip(rows, work, strict=True) if seq.slots.mirrored < lo]
@@ -48,7 +48,7 @@ class PageTable:
             seq.slots.mirrored = hi
         return rows
 
-    def rows_of(self, work: list[Work]) -> list[int]:
+    def rows_of(self, work: list[ScheduledWork]) -> list[int]:
         """Each sequence's row. Of a sequence whose row is new to it nothing is mirrored."""
         rows, fresh = self._map.place([seq for seq, *_ in work])
         for index in fresh:
@@ -72,20 +72,20 @@ class PageTable:
         self._map.forget()
 
 
-class MirroredTable(PageTable):
+class MirroredPageTable(GpuPageTable):
     """The table of a rank above 0: rows as rank 0 says; sequences that it says nothing of have the padding's.
 
     rows_by: of the sequences that stand for rank 0's rows.
     """
 
-    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, rows_by: Mapping[SequenceState, int], windows: WindowPlaces | None = None) -> None:
+    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, rows_by: Mapping[SequenceState, int], windows: WindowPageTable | None = None) -> None:
         super().__init__(rows, context, page_size, device, windows)
         self._rows_by = rows_by
 
     def __getitem__(self, seq: SequenceState) -> int:
         return self._rows_by.get(seq, self.padding)
 
-    def rows_of(self, work: list[Work]) -> list[int]:
+    def rows_of(self, work: list[ScheduledWork]) -> list[int]:
         return [self[seq] for seq, *_ in work]
 
     def forget(self) -> None:

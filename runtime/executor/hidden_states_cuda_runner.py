@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .cuda_runner import CudaRunner
-from .head_runner import Watched
+from .draft_head_runner import CapturesHiddenStates
 
 
-class WatchedCudaRunner(Watched, CudaRunner):
+class HiddenStatesCudaRunner(CapturesHiddenStates, CudaRunner):
     """See both."""
 
 
-__all__ = ["CudaRunner", "WatchedCudaRunner"]
+__all__ = ["CudaRunner", "HiddenStatesCudaRunner"]

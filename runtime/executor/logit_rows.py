@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import Work
+    from ..sequences.sequence import ScheduledWork
 
 
-def logit_rows(work: list[Work]) -> list[int]:
+def logit_rows(work: list[ScheduledWork]) -> list[int]:
     """Places in the flat batch of the tokens whose logits the operations want."""
     rows: list[int] = []
     start = 0
@@ -19,7 +19,7 @@ def logit_rows(work: list[Work]) -> list[int]:
     return rows
 
 
-def pools(work: list[Work]) -> list[tuple[int, int]]:
+def pooled_rows(work: list[ScheduledWork]) -> list[tuple[int, int]]:
     """Spans of the flat batch whose last hidden states the operations want summed, in the order of the plan."""
     spans: list[tuple[int, int]] = []
     start = 0

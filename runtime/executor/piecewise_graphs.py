@@ -19,23 +19,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..kernels.ahead import is_compiling
-from ..models import fused
-from ..models.gpu_latent import LatentLayer
-from ..models.gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer
-from ..models.lone_layers import GpuLayer
+from ..attention.attention_backend import AttentionBackend
+from ..kernels.launch.compile_ahead import is_compiling
+from ..models.gpu import gpu_step
+from ..models.gpu.gpu_latent_attention import FusedLatentLayer
+from ..models.gpu.gpu_layers import FusedLayer, ReferenceLayer, ReferenceMixerLayer, FusedRecurrentLayer
+from ..models.gpu.gemv_layers import GpuLayer
 from ..step.adapter_blocks import FEW as BLOCK
-from ..step.adapter_blocks import StaticRows
-from ..step.batch import Batch, DeviceBatch
-from ..step.staging import upload_into
+from ..step.adapter_blocks import StaticAdapterRows
+from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.device_upload import upload_into
 from ..step.window_slots import WindowSlots
-from .graphs import FEW, eager_runs
-from .page_table import PageTable
+from .cuda_graphs import FEW, eager_runs_before_capture
+from .gpu_page_table import GpuPageTable
 from .step_arrays import PER_TOKEN, StepArrays
 
 if TYPE_CHECKING:
-    from ..adapters.shadow import Shadow
+    from ..adapters.adapted_model import AdaptedModel
     from ..models.decoder import Decoder
     from ..step.adapter_rows import AdapterRows
 
@@ -48,10 +48,10 @@ Piece = Callable[[], None]
 Key = tuple[int, bool]  # tokens of the pieces, and whether adapters add to their products
 
 
-class PooledAttention(AttentionBackend, Protocol):
+class PoolOnlyAttention(AttentionBackend, Protocol):
     """A backend that reads keys and values in the pool only."""
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> None:
         """`attend` with the result in `out` [T, query_heads, value_dim]; both contiguous."""
 
 
@@ -59,28 +59,28 @@ def refusal(model: Decoder, attention: AttentionBackend) -> str | None:
     """Why steps of this model are not cut, for people; None: they can be."""
     if not model.fused:
         return "torch's operations compute the layers"
-    if (why := next((why for layer in model.course.layers if (why := _uncut(layer)) is not None), None)) is not None:
+    if (why := next((why for layer in model.execution_plan.layers if (why := _uncut(layer)) is not None), None)) is not None:
         return why
     return None if hasattr(attention, "attend_into") else f"attention={attention.name!r} reads more than the pool"
 
 
 def _uncut(layer: GpuLayer) -> str | None:
     """Why a step is not cut at this layer."""
-    if isinstance(layer, LawLayer | MixerByLaw):
+    if isinstance(layer, ReferenceLayer | ReferenceMixerLayer):
         return f"torch's operations compute layer {layer.block.index}: {layer.refusal}"
-    if isinstance(layer, StateLayer):
+    if isinstance(layer, FusedRecurrentLayer):
         return f"layer {layer.block.index} keeps a state"
-    if isinstance(layer, LatentLayer):
+    if isinstance(layer, FusedLatentLayer):
         return f"layer {layer.block.index} attends to latents"
     return f"layer {layer.block.index} has gated heads" if layer.block.attention.part.gates else None
 
 
-class MixedSteps:
+class PiecewiseCudaGraphs:
     """Runs steps of up to `most` tokens, see `refusal`; a size is captured when it turns up again.
 
     While many sequences run, a step captures one piece, so that none of them waits for all.
 
-    replay_of: gives the replay of a piece. A piece whose capture raises runs as it is.
+    graph_for: gives the replay of a piece. A piece whose capture raises runs as it is.
     """
 
     most, sizes = SIZES[-1], SIZES
@@ -88,28 +88,28 @@ class MixedSteps:
     def __init__(
         self,
         model: Decoder,
-        attention: PooledAttention,
-        table: PageTable,
+        attention: PoolOnlyAttention,
+        table: GpuPageTable,
         last: Tensor,
-        replay_of: Callable[[Piece], Piece],
+        graph_for: Callable[[Piece], Piece],
     ) -> None:
         self._model, self._attention, self._table, self._last = model, attention, table, last
-        self._replay_of = replay_of
+        self._replay_of = graph_for
         self._x = torch.zeros(self.most, model.config.hidden_size, dtype=model.dtype, device=last.device)
         self._layers = model.config.attention.attending
         most = self.most * max(layer.query_heads * layer.key_dim for layer in self._layers)
         self._q, self._mixed = (torch.zeros(most, dtype=model.dtype, device=last.device) for _ in range(2))
-        self._sinks = [layer.sinks for layer in model.course.layers if isinstance(layer, FusedLayer)]
+        self._sinks = [layer.sinks for layer in model.execution_plan.layers if isinstance(layer, FusedLayer)]
         self._ints = torch.zeros(ARRAYS if table.windows is None else ARRAYS + 1, WIDTH, dtype=torch.int32, device=last.device)
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[Key, list[Piece]] = {}
         self._runs: dict[Key, int] = {}
         self._captures: dict[Key, Iterator[None]] = {}  # begun or done
         self._captured: set[Key] = set()
-        self._adapted: dict[int, tuple[Tensor, StaticRows]] = {}  # by tokens
+        self._adapted: dict[int, tuple[Tensor, StaticAdapterRows]] = {}  # by tokens
         self._cuts: bool | None = None  # not asked yet
 
-    def takes_adapters(self) -> bool:
+    def supports_adapters(self) -> bool:
         """Whether steps with adapters that have nothing but pairs are cut too, of a model that has adapters."""
         if self._cuts is None:
             self._cuts = self._shadow.law.capturable and refusal(self._shadow.plain(), self._attention) is None
@@ -121,14 +121,14 @@ class MixedSteps:
         self._upload(step, size)
         views = [array[:count] for array, count in zip(self._arrays, step.sizes, strict=True)]
         batch = step.batch(views, self._table, self._last)
-        fused.require_positions(self._model, batch)
+        gpu_step.require_positions(self._model, batch)
         if rows is not None:
             self._begin_adapted(size, rows)
         self._attention.plan(batch)
         pieces = self._pieces_of((size, rows is not None), len(step.query_lens))
         return self._run(pieces, batch, step.tokens, rows)
 
-    def _run(self, pieces: list[Piece], batch: Batch, tokens: int, rows: AdapterRows | None) -> Tensor:
+    def _run(self, pieces: list[Piece], batch: StepBatch, tokens: int, rows: AdapterRows | None) -> Tensor:
         rooms, attend = self._rooms(tokens), self._attention.attend_into
         for layer, (piece, (q, mixed), sinks) in enumerate(zip(pieces[:-1], rooms, self._sinks, strict=False)):
             piece()
@@ -140,11 +140,11 @@ class MixedSteps:
         attend(mixed, q, len(pieces) - 1, batch, *self._sinks[-1])
         if rows is not None:
             self._shadow.law.begin(rows)  # what is left is computed for the real rows, or those that are wanted
-        return fused.finish(self._model_of(rows is not None), self._x[:tokens], mixed.view(tokens, -1), batch)
+        return gpu_step.finish(self._model_of(rows is not None), self._x[:tokens], mixed.view(tokens, -1), batch)
 
     @property
-    def _shadow(self) -> Shadow:
-        return cast("Shadow", self._model.adapted)
+    def _shadow(self) -> AdaptedModel:
+        return cast("AdaptedModel", self._model.adapted)
 
     def _model_of(self, adapted: bool) -> Decoder:
         return self._shadow.plain() if adapted else self._model
@@ -153,9 +153,9 @@ class MixedSteps:
         """Pieces find which adapters the rows of the step have."""
         if size not in self._adapted:
             blocks = min(size, size // BLOCK + self._shadow.law.places)
-            sizes = StaticRows.sizes(size, blocks)
+            sizes = StaticAdapterRows.sizes(size, blocks)
             packed = torch.zeros(sum(sizes), dtype=torch.int32, device=self._last.device)
-            self._adapted[size] = packed, StaticRows(size, blocks, packed.split(sizes), grouped=False)
+            self._adapted[size] = packed, StaticAdapterRows(size, blocks, packed.split(sizes), grouped=False)
         packed, static = self._adapted[size]
         upload_into(packed, np.concatenate(static.arrays(rows.tokens)))
         self._shadow.law.begin(static.rows)
@@ -183,7 +183,7 @@ class MixedSteps:
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         if key not in self._pieces:
             self._pieces[key] = self._eager(*key)
-        if runs > eager_runs(running) and not self.is_captured(*key):
+        if runs > eager_runs_before_capture(running) and not self.is_captured(*key):
             for _ in islice(self.capture(*key), None if running <= FEW else 1):
                 pass
         return self._pieces[key]
@@ -197,8 +197,8 @@ class MixedSteps:
         table, none = self._table, rows[:0]
         around = DeviceBatch(none, rows, none, none, table.pages, table.page_size, self._last, static=True)
         windows = None if table.windows is None else WindowSlots(self._arrays[ARRAYS][:size], [], table.window_pages)
-        batch = Batch(ids, positions, slots, [], [], [], none, device=around, windows=windows)
-        return fused.pieces(self._model_of(adapted), batch, self._attention, self._x[:size], self._rooms(size))
+        batch = StepBatch(ids, positions, slots, [], [], [], none, device=around, windows=windows)
+        return gpu_step.pieces(self._model_of(adapted), batch, self._attention, self._x[:size], self._rooms(size))
 
     def capture(self, size: int, adapted: bool = False) -> Iterator[None]:
         """Captures the pieces of a size that has run before, one between two items, from where it was left."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..sequences.sequence import SequenceState, Status
+from ..sequences.sequence import SequenceState, SequenceStatus
 
 
-class RowMap:
+class SequenceRowMap:
     """Gives each sequence of a step a row of its own, the one that it had before if it still has it.
 
     A row is taken away only from sequences that are not in the step. What the device keeps there by then is
@@ -46,6 +46,6 @@ class RowMap:
 
     def _make_room(self, wanted: int) -> None:
         if wanted > len(self._free):
-            self.forget([seq for seq in self._rows if seq.status is Status.CLOSED])
+            self.forget([seq for seq in self._rows if seq.status is SequenceStatus.CLOSED])
         while wanted > len(self._free):
             self.forget([next(iter(self._rows))])

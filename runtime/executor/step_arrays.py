@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ..step.batch import Batch, DeviceBatch
+from ..step.step_batch import StepBatch, DeviceBatch
 from ..step.window_slots import WindowSlots
-from .page_table import PageTable
-from .runner import state_slots
-from .wanted import logit_rows, pools
-from .windows import context_slots
+from .gpu_page_table import GpuPageTable
+from .eager_runner import state_slots
+from .logit_rows import logit_rows, pooled_rows
+from .window_slot_tensors import context_slots
 
 if TYPE_CHECKING:
-    from ..cache import WindowPlaces
-    from ..sequences.sequence import Work
+    from ..cache import WindowPageTable
+    from ..sequences.sequence import ScheduledWork
 
 PER_TOKEN = 4  # the first ones of `arrays`
 
@@ -41,7 +41,7 @@ class StepArrays:
     windows: Sequence[np.ndarray] | None = None
 
     @classmethod
-    def of(cls, work: list[Work], rows: list[int], states: bool = False, windows: WindowPlaces | None = None) -> StepArrays:
+    def of(cls, work: list[ScheduledWork], rows: list[int], states: bool = False, windows: WindowPageTable | None = None) -> StepArrays:
         """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some.
 
         windows: where rows of windowed layers lie; there are none beside states.
@@ -64,8 +64,8 @@ class StepArrays:
             *(np.array(found, np.int32) for found in (state_slots(work) if states else ())),
         ]
         if windows is None:
-            return cls(arrays, query_lens, contexts, slots, pools(work))
-        return cls([*arrays, windows.slots_of(arrays[2])], query_lens, contexts, slots, pools(work), context_slots(windows, work))
+            return cls(arrays, query_lens, contexts, slots, pooled_rows(work))
+        return cls([*arrays, windows.slots_of(arrays[2])], query_lens, contexts, slots, pooled_rows(work), context_slots(windows, work))
 
     @property
     def tokens(self) -> int:
@@ -75,11 +75,11 @@ class StepArrays:
     def sizes(self) -> list[int]:
         return [len(array) for array in self.arrays]
 
-    def batch(self, on_device: Sequence[Tensor], table: PageTable, last: Tensor) -> Batch:
+    def batch(self, on_device: Sequence[Tensor], table: GpuPageTable, last: Tensor) -> StepBatch:
         """The batch of the copies of `arrays`."""
         ids, positions, slots, token_rows, rows, starts, contexts, wanted, *more = on_device
         states = more if self.windows is None else []
-        return Batch(
+        return StepBatch(
             token_ids=ids,
             positions=positions,
             slots=slots,
@@ -95,7 +95,7 @@ class StepArrays:
         )
 
 
-def last_tokens(work: list[Work], rows: list[int]) -> list[int]:
+def last_tokens(work: list[ScheduledWork], rows: list[int]) -> list[int]:
     """The last token of each sequence's work, or -1 - row where only the device knows it."""
     return [
         int(seq.tokens.reaching(hi)[-1]) if hi <= seq.known else -1 - row
@@ -103,7 +103,7 @@ def last_tokens(work: list[Work], rows: list[int]) -> list[int]:
     ]
 
 
-def _token_ids(work: list[Work], rows: list[int], starts: np.ndarray) -> np.ndarray:
+def _token_ids(work: list[ScheduledWork], rows: list[int], starts: np.ndarray) -> np.ndarray:
     known = np.concatenate([seq.tokens.reaching(min(hi, seq.known))[lo:] for seq, lo, hi in work])
     if len(known) == starts[-1]:
         return known

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..adapters.of_step import ByNumber
-from ..kernels.ahead import Jobs, compiling
-from ..sequences.ops import Op
-from ..sequences.sequence import SequenceState, Status, Work
-from ..sequences.terms import Terms
+from ..adapters.batch_adapters import BatchAdaptersBySlot
+from ..kernels.launch.compile_ahead import CompileJobs, compiling
+from ..sequences.sequence_ops import SequenceOp
+from ..sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
+from ..sequences.sequence_options import SequenceOptions
 from ..step.adapter_rows import NONE, AdapterRows
 
 if TYPE_CHECKING:
-    from ..adapters.fused import FusedLaw
+    from ..adapters.gpu_adapter_products import GpuAdapterProducts
     from .cuda_runner import CudaRunner
 
 log = logging.getLogger("sgl.runtime")
@@ -36,7 +36,7 @@ FIRST = (17, 300, 600)  # tokens of prompts, after which a first request finds i
 THREADS = 8  # that compile at once
 
 
-class _Last(Op):
+class _LastTokenLogits(SequenceOp):
     """Wants the logits of the last token, like a generation: of a prompt that is cut, only the last part has them."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
@@ -48,16 +48,16 @@ def longest_step(step_tokens: int, rows: int) -> int:
     return max(step_tokens, rows, rows + max(FIRST))
 
 
-def nobody(count: int, lo: int, hi: int, adapters: int = 0) -> list[Work]:
+def dummy_sequences(count: int, lo: int, hi: int, adapters: int = 0) -> list[ScheduledWork]:
     """A step of `count` sequences that compute their tokens lo to hi, by so many adapters in turn."""
-    return [Work(_sequence(hi, str(index % adapters) if adapters else ""), lo, hi) for index in range(count)]
+    return [ScheduledWork(_sequence(hi, str(index % adapters) if adapters else ""), lo, hi) for index in range(count)]
 
 
 def _sequence(length: int, adapter: str) -> SequenceState:
-    seq = SequenceState(0, Terms(adapter=adapter), Status.CLOSED)  # its row of the page table is the first to be given to others
+    seq = SequenceState(0, SequenceOptions(adapter=adapter), SequenceStatus.CLOSED)  # its row of the page table is the first to be given to others
     seq.tokens.extend(np.zeros(length, np.int32))
     seq.slots.extend(np.zeros(length, np.int32))
-    seq.ops.append(_Last())
+    seq.ops.append(_LastTokenLogits())
     return seq
 
 
@@ -72,14 +72,14 @@ def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
         runner.compiled()
         sampler()
         for tokens in FIRST:
-            runner.forward(prompts(runner, tokens))
-        runner.forward(nobody(1, 1, 2))
+            runner.forward(warm_up_prompts(runner, tokens))
+        runner.forward(dummy_sequences(1, 1, 2))
     log.info("%d kernels are ready after %.1f s; graphs are captured while nobody waits", len(jobs), time.perf_counter() - started)
 
 
-def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> Jobs:
+def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> CompileJobs:
     """Have every kernel compiled; none runs."""
-    jobs = Jobs(runner.device, min(THREADS, os.cpu_count() or 1))
+    jobs = CompileJobs(runner.device, min(THREADS, os.cpu_count() or 1))
     with compiling(jobs):
         for work in _all(runner):
             runner.forward(work)
@@ -91,20 +91,20 @@ def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> Jobs:
     return jobs
 
 
-def _all(runner: CudaRunner) -> Iterator[list[Work]]:
+def _all(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps of every size that is compiled apart: by the number of rows, and with long and short parts."""
     for size in runner.decode_sizes:
-        yield nobody(size, 1, 2)
+        yield dummy_sequences(size, 1, 2)
     for tokens in (*runner.mixed_sizes, *LONG):
-        yield prompts(runner, tokens)
+        yield warm_up_prompts(runner, tokens)
     if runner.rows > 1:
-        yield nobody(1, 1, 2) + prompts(runner, 64)
+        yield dummy_sequences(1, 1, 2) + warm_up_prompts(runner, 64)
     for chosen in {layer.chosen for layer in runner.model.config.attention.attending if layer.chosen is not None}:
         if chosen + 1 < runner.context:
-            yield from (nobody(count, chosen, chosen + 1) for count in range(1, 1 + min(2, runner.rows)))
+            yield from (dummy_sequences(count, chosen, chosen + 1) for count in range(1, 1 + min(2, runner.rows)))
 
 
-class _Unasked(ByNumber):
+class _WarmupAdapters(BatchAdaptersBySlot):
     """Nothing has to lie in the slots: nobody asks what does."""
 
     def captures(self, slots: Sequence[int]) -> bool:
@@ -115,38 +115,38 @@ class _Unasked(ByNumber):
         if rows is None:
             return None
         unasked = AdapterRows(np.full_like(rows.tokens, NONE), np.full_like(rows.wanted, NONE))
-        unasked.device = cast("FusedLaw", self.shadow.law).blocks_of(rows)
+        unasked.device = cast("GpuAdapterProducts", self.shadow.law).blocks_of(rows)
         return unasked
 
 
 @contextmanager
 def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
     theirs = runner.adapters
-    runner.adapters = None if theirs is None else _Unasked(theirs.slots, theirs.shadow)
+    runner.adapters = None if theirs is None else _WarmupAdapters(theirs.slots, theirs.shadow)
     try:
         yield
     finally:
         runner.adapters = theirs
 
 
-def _adapted(runner: CudaRunner) -> Iterator[list[Work]]:
+def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
     slots = len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.law.capturable else 0
     for size in runner.decode_sizes if slots else ():
         if size in ADAPTED or size == runner.decode_sizes[-1]:
-            yield from (nobody(size, 1, 2, count) for count in sorted({1, min(size, slots, SOME), min(size, slots)}))
+            yield from (dummy_sequences(size, 1, 2, count) for count in sorted({1, min(size, slots, SOME), min(size, slots)}))
     for tokens in ADAPTED_PROMPTS if slots else ():
-        yield prompts(runner, tokens, 1)
+        yield warm_up_prompts(runner, tokens, 1)
 
 
-def prompts(runner: CudaRunner, tokens: int, adapters: int = 0) -> list[Work]:
+def warm_up_prompts(runner: CudaRunner, tokens: int, adapters: int = 0) -> list[ScheduledWork]:
     """A step of about so many new tokens, in as many sequences as that takes, shorter where there is no room for them."""
     longest = max(1, runner.context - 1)
     count = min(-(-tokens // longest), max(1, runner.rows - 1))
-    return nobody(count, 0, min(longest, -(-tokens // count)), adapters)
+    return dummy_sequences(count, 0, min(longest, -(-tokens // count)), adapters)
 
 
-def captures(runner: CudaRunner) -> Iterator[None]:
+def warm_up_graphs(runner: CudaRunner) -> Iterator[None]:
     """Captures what is likely to be replayed, one graph between two items."""
     yield from _decodes(runner, [size for size in runner.decode_sizes if size in LIKELY])
     yield from runner.capture_mixed()
@@ -156,5 +156,5 @@ def captures(runner: CudaRunner) -> Iterator[None]:
 def _decodes(runner: CudaRunner, sizes: list[int]) -> Iterator[None]:
     for size in sizes:
         for _ in range(2):
-            runner.forward(nobody(size, 1, 2))
+            runner.forward(dummy_sequences(size, 1, 2))
             yield

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..loading.transfer import chunks, transfer
+from ..loading.tensor_files.tensor_transfer import chunks, transfer
 
 OURS = __name__.partition(".")[0]
 
@@ -32,7 +32,7 @@ def tensors_of(root: object) -> Iterator[Tensor]:
             stack += _held(item)
 
 
-def collect() -> None:
+def collect_garbage() -> None:
     """Captured steps are cycles that hold what they were captured with."""
     gc.collect()
     torch.cuda.empty_cache()
@@ -55,7 +55,7 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in ((names,) if isinstance(names, str) else names) if name not in ("__dict__", "__weakref__"))
 
 
-class HostCopy:
+class OffloadedWeights:
     """The memory behind `tensors`, moved to main memory. The tensors stay valid objects, without content.
 
     Memory that several tensors share is moved once. `restore` gives it back at new addresses.

@@ -7,8 +7,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
+from .launch.compile_ahead import entry
+from .launch.programmatic_launch import launched
 
 BLOCK, WARPS = 2048, 4  # 16 numbers of each half a thread: two loads of 16 bytes in half precision
 
@@ -50,7 +50,7 @@ def _gated(gate_up, out, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr, 
 
 @entry
 @triton.jit
-def _alone(x, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
+def _activate(x, stride, size, NAME: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (rows, blocks of `size`)."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
@@ -77,5 +77,5 @@ def activate(x: Tensor, name: str) -> Tensor:
     """The activation of x [T, n], rows contiguous, in place. Returns x."""
     rows, size = x.shape
     if rows:
-        _alone[(rows, triton.cdiv(size, BLOCK))](x, x.stride(0), size, NAME=name, BLOCK=BLOCK, num_warps=WARPS)
+        _activate[(rows, triton.cdiv(size, BLOCK))](x, x.stride(0), size, NAME=name, BLOCK=BLOCK, num_warps=WARPS)
     return x

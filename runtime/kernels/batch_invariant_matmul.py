@@ -18,14 +18,14 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .ahead import entry
+from .launch.compile_ahead import entry
 
 ALIGNMENT = 16  # bytes that rows of x and weight must be a multiple of
 GROUP = 8  # row tiles that go through the weight together, so that its tiles stay in the L2 cache
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class MatmulTile:
     """What one program works on: rows x outputs of the result, `depth` inputs at a time.
 
     stages: loads in flight.  resident: no more programs than multiprocessors, each takes several tiles.
@@ -41,25 +41,25 @@ class Tile:
     flatten: bool = False
 
 
-PLAIN = Tile(64, 64, 32, 3, 4)  # of any device; the only one where tiles were not compared
+PLAIN = MatmulTile(64, 64, 32, 3, 4)  # of any device; the only one where tiles were not compared
 
 # Measured on an H200. A narrow weight has no more tiles of 64 outputs than there are multiprocessors: each works on
 # one alone and hides the memory behind deep loads. Of a wide one several tiles live on a multiprocessor at a time.
 NARROW = {
-    16: Tile(16, 64, 256, 5, 4),
-    32: Tile(32, 64, 128, 6, 4),
-    64: Tile(64, 64, 128, 6, 4),
-    128: Tile(128, 64, 128, 4, 4),
+    16: MatmulTile(16, 64, 256, 5, 4),
+    32: MatmulTile(32, 64, 128, 6, 4),
+    64: MatmulTile(64, 64, 128, 6, 4),
+    128: MatmulTile(128, 64, 128, 4, 4),
 }
 WIDE = {
-    16: Tile(16, 64, 128, 4, 4),
-    32: Tile(32, 64, 128, 4, 4),
-    64: Tile(64, 64, 64, 6, 4),
-    128: Tile(128, 128, 64, 4, 8),
-    256: Tile(256, 128, 64, 4, 8),
+    16: MatmulTile(16, 64, 128, 4, 4),
+    32: MatmulTile(32, 64, 128, 4, 4),
+    64: MatmulTile(64, 64, 64, 6, 4),
+    128: MatmulTile(128, 128, 64, 4, 8),
+    256: MatmulTile(256, 128, 64, 4, 8),
 }
-MANY = Tile(128, 128, 64, 4, 8, resident=True)
-MOST = Tile(128, 256, 64, 4, 8, resident=True)  # of narrow weights, where every multiprocessor gets MOST_TURNS of them
+MANY = MatmulTile(128, 128, 64, 4, 8, resident=True)
+MOST = MatmulTile(128, 256, 64, 4, 8, resident=True)  # of narrow weights, where every multiprocessor gets MOST_TURNS of them
 MOST_TURNS = 3
 
 
@@ -113,7 +113,7 @@ def matmul(
     *,
     x_scale: Tensor | None = None,
     weight_scale: Tensor | None = None,
-    tile: Tile | None = None,
+    tile: MatmulTile | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """x [T, in] @ weight [out, in]^T + bias [out] -> [T, out] in `dtype`; None: in x's, or bfloat16 where x is float8.
@@ -147,7 +147,7 @@ def can_multiply(inputs: int, *dtypes: torch.dtype) -> bool:
 
 def tile_for(
     rows: int, outputs: int, dtype: torch.dtype, capability: tuple[int, int], processors: int, restored: bool = False
-) -> Tile:
+) -> MatmulTile:
     """The tile for a product of this size, x in `dtype`, on a device with so many multiprocessors.
 
     restored: the weight is float8 and x is not. For one dtype, weight and device all answers give equal bits; with
@@ -166,7 +166,7 @@ def tile_for(
     return MOST if not restored and _tiles(MOST, rows, outputs) >= MOST_TURNS * processors else MANY
 
 
-def _tiles(tile: Tile, rows: int, outputs: int) -> int:
+def _tiles(tile: MatmulTile, rows: int, outputs: int) -> int:
     return triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
 
 

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..step.batch import Batch, DeviceBatch
-from .ahead import entry
-from .norm import block_of
+from ..step.step_batch import StepBatch, DeviceBatch
+from .launch.compile_ahead import entry
+from .rms_norm import block_of
 
 PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last", "window_slots")  # views of one upload, aligned as it falls
 
@@ -50,10 +50,10 @@ def _pages(positions, slots, token_rows, table, table_stride, PAGE: tl.constexpr
     _enter(tl.program_id(0).to(tl.int64), positions, slots, token_rows, table, table_stride, PAGE)
 
 
-def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None, scale: float = 1.0) -> Tensor:
+def embed(batch: StepBatch, embedding: Tensor, out: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """The rows of `embedding` [vocabulary, hidden] of a batch's tokens times `scale`, [T, hidden], in `out` or a new tensor.
 
-    Ids below 0 are those sampled last (see `Batch`). Enters each token's page into `batch.device.table`, and into that of
+    Ids below 0 are those sampled last (see `StepBatch`). Enters each token's page into `batch.device.table`, and into that of
     `batch.windows`, except for tokens in slot 0.
     """
     device = batch.device
@@ -70,7 +70,7 @@ def embed(batch: Batch, embedding: Tensor, out: Tensor | None = None, scale: flo
     return x
 
 
-def _windows(batch: Batch, device: DeviceBatch) -> tuple[Tensor, Tensor]:
+def _windows(batch: StepBatch, device: DeviceBatch) -> tuple[Tensor, Tensor]:
     """Slots and table of windowed layers, of the strides of all layers' table; any tensors where there are none."""
     if batch.windows is None:
         return batch.slots, device.table
@@ -78,7 +78,7 @@ def _windows(batch: Batch, device: DeviceBatch) -> tuple[Tensor, Tensor]:
     return batch.windows.slots, batch.windows.table
 
 
-def enter_pages(batch: Batch) -> None:
+def enter_pages(batch: StepBatch) -> None:
     """Enters each token's page into the tables, for steps that `embed` does not begin."""
     device, tokens = batch.device, len(batch.token_ids)
     assert device is not None

@@ -13,9 +13,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .activation import activated
-from .ahead import entry
-from .matmul import aligned, can_multiply, capability, processors, tile_at
+from .activation_kernels import activated
+from .launch.compile_ahead import entry
+from .batch_invariant_matmul import aligned, can_multiply, capability, processors, tile_at
 
 LEAST_ROWS = 256  # below, products are bound by reading the weight and a library splits them better
 ROWS, OUTPUTS, DEPTH, GROUP = 128, 128, 64, 16  # of a tile, and row tiles that go through the weight together
@@ -41,7 +41,7 @@ def _gated(
         y.store([row, output], (activated(gate, NAME) * up).to(y.dtype))
 
 
-def suits(x: Tensor, weight: Tensor) -> bool:
+def supports(x: Tensor, weight: Tensor) -> bool:
     """Whether `gate_up` is the fastest for these: many rows of half precision on Hopper or later."""
     return (
         x.shape[0] >= LEAST_ROWS

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from .launch.compile_ahead import entry
 
 BLOCK, WARPS = 2048, 4
 

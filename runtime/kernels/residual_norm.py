@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .norm import block_of
-from .overlap import launched
+from .launch.compile_ahead import entry
+from .rms_norm import block_of
+from .launch.programmatic_launch import launched
 
 NONE, RMS, LAYER = (tl.constexpr(kind) for kind in range(3))
 
@@ -81,7 +81,7 @@ def _join(
         tl.store(out + row * size + columns, y, inside)
 
 
-def join(
+def add_norm(
     x: Tensor, delta: Tensor | None, *, other: Tensor | None = None, after: NormWeights | None = None,
     before: NormWeights | None = None, branch: float = 1.0, scalar: Tensor | None = None, of_sum: bool = False,
     overlap: bool = False,

@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
+from .launch.compile_ahead import entry
+from .launch.programmatic_launch import launched
 
 
 @triton.jit

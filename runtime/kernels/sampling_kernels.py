@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from .launch.compile_ahead import entry
 
 TABLE_WORDS = 8  # int32 of a row's parameters: seed (2), 1 / temperature, top_p, min_p, top_k, flags, unused
 STEP_WORDS = 4  # int32 of a row's step: position, row of its mask or -1, place in `last` or -1, unused
@@ -33,7 +33,7 @@ def _splitmix(x):
 
 @triton.jit
 def _row_key(table, position):
-    """The two words of `noise.row_keys` for one row."""
+    """The two words of `noise.noise_row_keys` for one row."""
     low = tl.load(table).to(tl.uint32, bitcast=True).to(tl.uint64)
     high = tl.load(table + 1).to(tl.uint32, bitcast=True).to(tl.uint64)
     key = _splitmix((low | (high << 32)) + position.to(tl.uint64) * 0x9E3779B97F4A7C15)

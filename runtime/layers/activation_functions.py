@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import cpu
+from . import cpu_kernels
 
 
 def _relu2(x: Tensor) -> Tensor:
@@ -35,19 +35,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def activated(name: str, x: Tensor) -> Tensor:
     """[T, n], contiguous -> [T, n]"""
-    if cpu.suits(x):
+    if cpu_kernels.supports(x):
         y = torch.empty_like(x)
-        cpu.kernels.activate(cpu.KINDS[x.dtype], cpu.ACTIVATIONS[name], x.data_ptr(), y.data_ptr(), *x.shape)
+        cpu_kernels.kernels.activate(cpu_kernels.KINDS[x.dtype], cpu_kernels.ACTIVATIONS[name], x.data_ptr(), y.data_ptr(), *x.shape)
         return y
     return ACTIVATIONS[name](x)
 
 
 def gated(name: str, gate_up: Tensor) -> Tensor:
     """[T, 2 n], contiguous -> [T, n]: the activation of the first half times the second."""
-    if cpu.suits(gate_up):
+    if cpu_kernels.supports(gate_up):
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         y = gate_up.new_empty(rows, size)
-        cpu.kernels.activate_and_mul(cpu.KINDS[y.dtype], cpu.ACTIVATIONS[name], gate_up.data_ptr(), y.data_ptr(), rows, size)
+        cpu_kernels.kernels.activate_and_mul(cpu_kernels.KINDS[y.dtype], cpu_kernels.ACTIVATIONS[name], gate_up.data_ptr(), y.data_ptr(), rows, size)
         return y
     gate, up = gate_up.chunk(2, -1)
     return ACTIVATIONS[name](gate).mul_(up)
@@ -55,17 +55,17 @@ def gated(name: str, gate_up: Tensor) -> Tensor:
 
 def times_sigmoid(x: Tensor, gate: Tensor) -> Tensor:
     """x times the sigmoid of gate, [T, n] both, the latter's rows maybe apart; maybe written into x."""
-    if cpu.suits(x) and gate.stride(1) == 1:
+    if cpu_kernels.supports(x) and gate.stride(1) == 1:
         x = x.contiguous()
-        cpu.kernels.gate(cpu.KINDS[x.dtype], x.data_ptr(), gate.data_ptr(), gate.stride(0), *x.shape)
+        cpu_kernels.kernels.gate(cpu_kernels.KINDS[x.dtype], x.data_ptr(), gate.data_ptr(), gate.stride(0), *x.shape)
         return x
     return x * gate.sigmoid()
 
 
 def add_scaled(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
     """x + y * scale, both contiguous, maybe written into x."""
-    if cpu.suits(x):
-        cpu.kernels.add(cpu.KINDS[x.dtype], x.data_ptr(), y.data_ptr(), x.numel(), scale)
+    if cpu_kernels.supports(x):
+        cpu_kernels.kernels.add(cpu_kernels.KINDS[x.dtype], x.data_ptr(), y.data_ptr(), x.numel(), scale)
         return x
     return x.add_(y, alpha=scale)
 

@@ -65,7 +65,7 @@ def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
     return bool(kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16)
 
 
-def way(dtype: torch.dtype) -> str:
+def isa_variant(dtype: torch.dtype) -> str:
     """What multiplies with weights as they are, float32 or bfloat16."""
     best = kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16
     return WAYS[best if AMX else min(best, BY_AVX512)]
@@ -86,17 +86,17 @@ def most_seen() -> int:
     return int(kernels.MOST_SEEN) if kernels else 0
 
 
-def most_numbers_of_channels() -> int:
+def max_channel_numbers() -> int:
     """The most numbers of a channel's state that the kernels scan; 0 without them."""
     return int(kernels.NUMBERS) if kernels else 0
 
 
-def attends_many(dtype: torch.dtype, head_dim: int) -> bool:
+def supports_many_queries(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
     return has_tiles(dtype) and head_dim % kernels.CHUNK == 0
 
 
-def huge_space(size: int) -> Tensor:
+def huge_page_bytes(size: int) -> Tensor:
     """uint8 [size], not yet written, on huge pages where the system gives them."""
     space = torch.empty(size + HUGE_PAGE, dtype=torch.uint8)
     kernels.use_huge_pages(space.data_ptr(), size + HUGE_PAGE)
@@ -104,18 +104,18 @@ def huge_space(size: int) -> Tensor:
     return space[start : start + size]
 
 
-def norm_words(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:
+def norm_struct(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:
     """The struct Norm of what lies there now. weight, bias: float32."""
     return np.array((weight.data_ptr(), 0 if bias is None else bias.data_ptr(), NORMS[kind], eps), NORM)
 
 
-def suits(x: Tensor) -> bool:
+def supports(x: Tensor) -> bool:
     """Whether the row by row kernels, which use one thread, are to be taken for x: where they are the fastest."""
     return kernels is not None and x.dtype in KINDS and x.numel() <= most_numbers and x.device.type == "cpu"
 
 
-def take_every_size() -> None:
-    """From here on `suits` holds whatever the size, in the whole process: the bits of a row do not depend on it."""
+def cover_all_sizes() -> None:
+    """From here on `supports` holds whatever the size, in the whole process: the bits of a row do not depend on it."""
     global most_numbers
     most_numbers = float("inf")
 

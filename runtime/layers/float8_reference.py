@@ -12,7 +12,7 @@ LARGEST = 448.0  # the largest number of e4m3; conversions beyond it are NaN, no
 SMALLEST_PEAK = 1e-12  # of a row or a weight, so that zeros have a scale too
 
 
-class Scales(NamedTuple):
+class KVScaleFactors(NamedTuple):
     """Of the keys and values of a layer: stored is value / scale, and what is too large as the largest."""
 
     k: float = 1.0

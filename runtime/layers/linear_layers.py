@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import cpu
+from . import cpu_kernels
 
 LINE = 64  # bytes of a line of the cache
 
 
-class Coded(Protocol):
+class LoadedWeight(Protocol):
     """A weight [out, in] in few bits."""
 
-    def take(self, rows: Tensor) -> Coded: ...
+    def take(self, rows: Tensor) -> LoadedWeight: ...
 
     def dense(self, dtype: torch.dtype) -> Tensor: ...
 
@@ -36,7 +36,7 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
-        self.coded: Coded | None = None
+        self.coded: LoadedWeight | None = None
 
     @classmethod
     def empty(cls, outputs: int, inputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> Linear:
@@ -49,7 +49,7 @@ class Linear:
         self.weight = self.weight.contiguous()
         if self.weight.device.type != "cpu":
             return self
-        return BlockedLinear(self.weight, self.bias) if BlockedLinear.suits(self.weight) else _by_torch(self.weight, self.bias)
+        return BlockedLinear(self.weight, self.bias) if BlockedLinear.supports(self.weight) else _by_torch(self.weight, self.bias)
 
     def take_rows(self, order: Tensor) -> None:
         """Keep these rows of the loaded weight and bias, in this order. order: int64, on the CPU."""
@@ -122,24 +122,24 @@ class BlockedLinear(Linear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
-        self.outputs, kind = weight.shape[0], cpu.KINDS[weight.dtype]
+        self.outputs, kind = weight.shape[0], cpu_kernels.KINDS[weight.dtype]
         places = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), 0
         self.words = np.array([*places, kind, *weight.shape], np.int64)
         self._address = self.words.ctypes.data
 
     @staticmethod
-    def suits(weight: Tensor) -> bool:
+    def supports(weight: Tensor) -> bool:
         """Whether the product is there for such a weight."""
-        return cpu.can_multiply(weight.dtype, weight.device) and not (weight.dtype == torch.bfloat16 and weight.shape[1] % 2)
+        return cpu_kernels.can_multiply(weight.dtype, weight.device) and not (weight.dtype == torch.bfloat16 and weight.shape[1] % 2)
 
     @staticmethod
-    def lay_together(products: Iterable[object]) -> None:
+    def store_together(products: Iterable[object]) -> None:
         """Move weights into memory on huge pages, in this order: a step then spends less on addresses. For a moment each is there twice."""
         layers = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
         if not layers:
             return
         total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
-        space = cpu.huge_space(total)
+        space = cpu_kernels.huge_page_bytes(total)
         for layer in layers:
             place = space[: layer.weight.nbytes].view(layer.weight.dtype).view(layer.weight.shape)
             layer.weight = place.copy_(layer.weight)
@@ -155,7 +155,7 @@ class BlockedLinear(Linear):
         """The layers of one weight each that it is made of."""
         yield self
 
-    def use_words(self, words: np.ndarray) -> None:
+    def use_structs(self, words: np.ndarray) -> None:
         """Its words lie here from now on, where they are already."""
         self.words, self._address = words, words.ctypes.data
 
@@ -167,18 +167,18 @@ class BlockedLinear(Linear):
 
     def _product(self, x: Tensor, y: Tensor, residual: int) -> Tensor:
         x = x.contiguous()
-        cpu.kernels.linear(self._address, x.data_ptr(), residual, y.data_ptr(), x.shape[0])
+        cpu_kernels.kernels.linear(self._address, x.data_ptr(), residual, y.data_ptr(), x.shape[0])
         return y
 
 
 def in_blocks(weight: Tensor) -> Tensor:
     """weight [out, in] as cpu_product.h wants it, [out / BLOCK, in / group, BLOCK, group], filled up with zeros."""
     outputs, inputs = weight.shape
-    group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu.BLOCK)
-    packed = weight.new_zeros(blocks, inputs // group, cpu.BLOCK, group)
-    whole = outputs // cpu.BLOCK
-    for start, count, lines in ((0, whole, cpu.BLOCK), (whole, blocks - whole, outputs % cpu.BLOCK)):
-        part = weight[start * cpu.BLOCK : start * cpu.BLOCK + count * lines]
+    group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu_kernels.BLOCK)
+    packed = weight.new_zeros(blocks, inputs // group, cpu_kernels.BLOCK, group)
+    whole = outputs // cpu_kernels.BLOCK
+    for start, count, lines in ((0, whole, cpu_kernels.BLOCK), (whole, blocks - whole, outputs % cpu_kernels.BLOCK)):
+        part = weight[start * cpu_kernels.BLOCK : start * cpu_kernels.BLOCK + count * lines]
         packed[start : start + count, :, :lines] = part.view(count, lines, inputs // group, group).transpose(1, 2)
     return packed
 

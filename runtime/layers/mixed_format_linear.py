@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .linear import BlockedLinear, Linear
+from .linear_layers import BlockedLinear, Linear
 
 KINDS = {torch.float32: 8, torch.bfloat16: 9}  # of the compiled product, by what is multiplied
 
@@ -17,11 +17,11 @@ def stacked(pieces: Sequence[Linear], rows: Sequence[int], inputs: int, dtype: t
     """The layer of these, whose outputs follow each other. rows: of each; dtype: of what is multiplied."""
     blocked = [piece for piece in pieces if isinstance(piece, BlockedLinear)]
     if len(blocked) == len(pieces):
-        return StackedBlockedLinear(blocked, inputs, dtype)
-    return Stacked(pieces, sum(rows), inputs, dtype)
+        return MixedFormatBlockedLinear(blocked, inputs, dtype)
+    return MixedFormatLinear(pieces, sum(rows), inputs, dtype)
 
 
-class Stacked(Linear):
+class MixedFormatLinear(Linear):
     """y = x W^T + b, each piece with its own rows of W and b, on any device. weight: [out, in] without memory, a shape."""
 
     __slots__ = ("pieces",)
@@ -41,7 +41,7 @@ class Stacked(Linear):
             yield from piece.tensors()
 
 
-class StackedBlockedLinear(BlockedLinear):
+class MixedFormatBlockedLinear(BlockedLinear):
     """The same of compiled products, in one call: each writes its columns of y."""
 
     __slots__ = ("_words_of_pieces", "pieces")
@@ -51,7 +51,7 @@ class StackedBlockedLinear(BlockedLinear):
         Linear.__init__(self, torch.empty(self.outputs, inputs, dtype=dtype, device="meta"))
         self._words_of_pieces = np.stack([piece.words for piece in pieces])
         for piece, words in zip(pieces, self._words_of_pieces, strict=True):
-            piece.use_words(words)
+            piece.use_structs(words)
         self.words = np.array([self._words_of_pieces.ctypes.data, 0, 0, KINDS[dtype], self.outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
 
@@ -68,5 +68,5 @@ class StackedBlockedLinear(BlockedLinear):
 
 def kinds_of(layer: Linear) -> list[str]:
     """The names of the classes that multiply."""
-    pieces = layer.pieces if isinstance(layer, Stacked | StackedBlockedLinear) else [layer]
+    pieces = layer.pieces if isinstance(layer, MixedFormatLinear | MixedFormatBlockedLinear) else [layer]
     return list(dict.fromkeys(type(piece).__name__ for piece in pieces))

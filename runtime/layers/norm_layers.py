@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import cpu
+from . import cpu_kernels
 
 
 class RMSNorm:
@@ -22,7 +22,7 @@ class RMSNorm:
         self.weight = torch.ones(size, dtype=torch.float32, device=device)
         self.bias = torch.zeros(size, dtype=torch.float32, device=device) if bias else None
         self.eps, self.offset, self._shape = eps, offset, (size,)
-        self.words = cpu.norm_words(self.kind, self.weight, self.bias, eps)
+        self.words = cpu_kernels.norm_struct(self.kind, self.weight, self.bias, eps)
         self._address = self.words.ctypes.data
 
     def seal(self) -> None:
@@ -31,9 +31,9 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, size], contiguous."""
-        if cpu.suits(x):
+        if cpu_kernels.supports(x):
             y, (rows, size) = torch.empty_like(x), x.shape
-            cpu.kernels.norm(cpu.KINDS[x.dtype], self._address, x.data_ptr(), size, y.data_ptr(), size, rows, 1, size)
+            cpu_kernels.kernels.norm(cpu_kernels.KINDS[x.dtype], self._address, x.data_ptr(), size, y.data_ptr(), size, rows, 1, size)
             return y
         return self._in_torch(x)
 
@@ -51,7 +51,7 @@ class LayerNorm(RMSNorm):
         return F.layer_norm(x.float(), self._shape, self.weight, self.bias, self.eps).to(x.dtype)
 
 
-class HeadNorm:
+class PerHeadNorm:
     """A norm of each query and key head by itself, all heads at once.
 
     weight, bias: float32 [query heads + key heads, head_dim].  kind: "rms" or "layer".
@@ -61,14 +61,14 @@ class HeadNorm:
 
     def __init__(self, weight: Tensor, eps: float, kind: str = "rms", bias: Tensor | None = None) -> None:
         self.weight, self.bias, self.eps, self._kind, self._shape = weight.contiguous(), bias, eps, kind, weight.shape[-1:]
-        self.words = cpu.norm_words(kind, self.weight, bias, eps)
+        self.words = cpu_kernels.norm_struct(kind, self.weight, bias, eps)
         self._address = self.words.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, query heads then key heads, head_dim], maybe in place; the last two dimensions are contiguous."""
-        if cpu.suits(x):
-            kind, at, (tokens, heads, dim) = cpu.KINDS[x.dtype], (x.data_ptr(), x.stride(0)), x.shape
-            cpu.kernels.norm(kind, self._address, *at, *at, tokens, heads, dim)
+        if cpu_kernels.supports(x):
+            kind, at, (tokens, heads, dim) = cpu_kernels.KINDS[x.dtype], (x.data_ptr(), x.stride(0)), x.shape
+            cpu_kernels.kernels.norm(kind, self._address, *at, *at, tokens, heads, dim)
             return x
         if self._kind == "rms" and self.bias is None:
             return _in_float32(x, self._shape, self.weight, self.eps)

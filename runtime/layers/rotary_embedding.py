@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import cpu
+from . import cpu_kernels
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
+class RopeParameters:
     """Rotation of a head of `width` numbers, `dim` of which turn; `kind` is one of `ROPE_KINDS`.
 
     interleaved: neighbours turn together (GPT-J), not halves (GPT-NeoX). Weights are brought into halves while loading,
@@ -55,21 +55,21 @@ class Rope:
         return None if order == list(range(self.width)) else order
 
 
-def frequencies(rope: Rope) -> Tensor:
+def frequencies(rope: RopeParameters) -> Tensor:
     """float32 [width / 2], radians a position; 0 for what does not turn."""
     turning = ROPE_KINDS[rope.kind](rope)
     return torch.cat((turning, torch.zeros(rope.width // 2 - len(turning))))
 
 
-def _default(rope: Rope) -> Tensor:
+def _default(rope: RopeParameters) -> Tensor:
     return 1.0 / rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
 
 
-def _linear(rope: Rope) -> Tensor:
+def _linear(rope: RopeParameters) -> Tensor:
     return _default(rope) / rope.factor
 
 
-def _llama3(rope: Rope) -> Tensor:
+def _llama3(rope: RopeParameters) -> Tensor:
     """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
     frequency = _default(rope)
     turns = rope.original_context * frequency / (2 * math.pi)
@@ -77,7 +77,7 @@ def _llama3(rope: Rope) -> Tensor:
     return torch.lerp(frequency / rope.factor, frequency, blend.clamp(0, 1))
 
 
-def _yarn(rope: Rope) -> Tensor:
+def _yarn(rope: RopeParameters) -> Tensor:
     """Dimensions that turn more than beta_fast times keep their frequency, below beta_slow are stretched."""
 
     def dimension_of(turns: float) -> float:
@@ -92,22 +92,22 @@ def _yarn(rope: Rope) -> Tensor:
     return torch.lerp(frequency, frequency / rope.factor, ramp.clamp(0, 1))
 
 
-def _longrope(rope: Rope) -> Tensor:
+def _longrope(rope: RopeParameters) -> Tensor:
     """Every wavelength has a factor of its own (LongRoPE, arXiv 2402.13753)."""
     return 1.0 / (torch.tensor(rope.factors) * rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim))
 
 
-def _alpha(rope: Rope) -> Tensor:
+def _alpha(rope: RopeParameters) -> Tensor:
     """The base is raised once, for every length (NTK-aware with a fixed `factor`)."""
     return _default(replace(rope, theta=rope.theta * rope.factor ** (rope.dim / (rope.dim - 2))))
 
 
-def _proportional(rope: Rope) -> Tensor:
+def _proportional(rope: RopeParameters) -> Tensor:
     """The frequencies of the whole head, of which the first `dim / 2` turn (Gemma 4)."""
     return 1.0 / rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.width) / rope.factor
 
 
-ROPE_KINDS: dict[str, Callable[[Rope], Tensor]] = {
+ROPE_KINDS: dict[str, Callable[[RopeParameters], Tensor]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
@@ -121,7 +121,7 @@ ROPE_KINDS: dict[str, Callable[[Rope], Tensor]] = {
 PIECE = 2**14  # positions whose angles are worked out at a time, in float32
 
 
-class Rotary:
+class RotaryEmbedding:
     """Table of cosines and sines of positions, grown on demand; one gather a step serves every layer.
 
     table: [positions, 2 head_dim] of the model's type. A row is cos twice, then sin with its first half negated,
@@ -130,7 +130,7 @@ class Rotary:
     """
 
     def __init__(
-        self, rope: Rope, dtype: torch.dtype, device: torch.device, positions: int = 64
+        self, rope: RopeParameters, dtype: torch.dtype, device: torch.device, positions: int = 64
     ) -> None:
         frequency = frequencies(rope)
         factor = torch.where(frequency == 0, 1.0, rope.attention_factor)  # what does not turn keeps its size
@@ -155,13 +155,13 @@ class Rotary:
             self.table = self._build(1 << (length - 1).bit_length())
         return self.table
 
-    def gather(self, positions: Tensor, length: int) -> Angles:
+    def gather(self, positions: Tensor, length: int) -> RotaryAngles:
         """The angles of positions [T], all of them below `length`."""
         table = self.reach(length).index_select(0, positions)
-        return Angles(table, *table.view(-1, 1, 4, self._half).split(2, 2))
+        return RotaryAngles(table, *table.view(-1, 1, 4, self._half).split(2, 2))
 
 
-class Angles(NamedTuple):
+class RotaryAngles(NamedTuple):
     """table: [T, 2 head_dim]; cos, sin: views of it, [T, 1, 2, head_dim / 2]."""
 
     table: Tensor
@@ -169,12 +169,12 @@ class Angles(NamedTuple):
     sin: Tensor
 
 
-def rotate(x: Tensor, angles: Angles) -> Tensor:
+def rotate(x: Tensor, angles: RotaryAngles) -> Tensor:
     """Heads x [T, heads, head_dim] rotated, possibly in place; the last two dimensions are contiguous."""
     tokens, heads, dim = x.shape
-    if cpu.suits(x):
-        cpu.kernels.rotate(
-            cpu.KINDS[x.dtype], x.data_ptr(), x.stride(0), angles.table.data_ptr(), tokens, heads, dim
+    if cpu_kernels.supports(x):
+        cpu_kernels.kernels.rotate(
+            cpu_kernels.KINDS[x.dtype], x.data_ptr(), x.stride(0), angles.table.data_ptr(), tokens, heads, dim
         )
         return x
     halves = x.view(tokens, heads, 2, dim // 2)

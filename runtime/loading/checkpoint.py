@@ -7,22 +7,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..models.spec import Model
-from ..quantization.readers import Readers
-from ..quantization.readers.claim import OF_ACTIVATIONS
-from ..quantization.readers.gguf import BlockReaders
-from .cutting import with_stacks_as_stored
-from .files import load_config, quantization_of, weight_files
-from .gguf import is_gguf, open_gguf
-from .gguf_file import read_parts
-from .header import Stored
-from .pickles import pickled
-from .plan import ReadersOf, with_own_head
+from ..models.spec.model_spec import ModelSpec
+from ..quantization.readers import WeightReaders
+from ..quantization.readers.reader_match import OF_ACTIVATIONS
+from ..quantization.readers.gguf_reader import GGUFWeightReaders
+from .tensor_files.stacked_expert_source import with_stacks_as_stored
+from .model_files.model_directory import load_config, quantization_of, weight_files
+from .gguf_files.gguf_model import is_gguf, open_gguf
+from .gguf_files.gguf_file import read_parts
+from .tensor_files.safetensors_header import StoredTensor
+from .tensor_files.pickle_tensors import pickle_source
+from .load_plan import FindsWeightReader, with_own_head
 from .remote import is_remote, remote_sources
-from .remote.source import RangeSource
-from .source import FileSource, Source, safetensors
-from .state import WHOLE, Entry, Parts, Share, has_state, read_manifest, share_in
-from .stored_scales import note_of
+from .remote.range_source import RangeSource
+from .tensor_files.tensor_source import FileWeightSource, WeightSource, safetensors
+from .sharded_state import (
+    WHOLE,
+    PackedProjectionEntry,
+    ParallelSizes,
+    RankShare,
+    has_sharded_state,
+    read_manifest,
+    rank_share_in,
+)
+from .stored_kv_scales import kv_scales_note
 
 UNUSED = {
     tuple(f".{name}" for name in OF_ACTIVATIONS): (
@@ -32,17 +40,17 @@ UNUSED = {
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """where: for errors.  readers: of weights in few bits.  packed: of a sharded state, whose sources are a rank's own, see `Share`; None: it is none."""
+class OpenCheckpoint:
+    """where: for errors.  readers: of weights in few bits.  packed: of a sharded state, whose sources are a rank's own, see `RankShare`; None: it is none."""
 
-    model: Model
-    sources: list[Source]
-    readers: ReadersOf
+    model: ModelSpec
+    sources: list[WeightSource]
+    readers: FindsWeightReader
     where: str
-    packed: Mapping[str, Entry] | None = None
+    packed: Mapping[str, PackedProjectionEntry] | None = None
 
 
-def open_checkpoint(path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto", parts: Parts = WHOLE, rank: int = 0) -> Checkpoint:
+def open_checkpoint(path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto", parts: ParallelSizes = WHOLE, rank: int = 0) -> OpenCheckpoint:
     """Headers alone are read. context: the longest sequence that is wanted.  weights: they are wanted, not the configuration alone.
 
     load_format: "pt" takes pickled files where there are no safetensors, "sharded_state" nothing but that.
@@ -53,50 +61,50 @@ def open_checkpoint(path: Path, context: int | None = None, weights: bool = True
     if is_gguf(path):
         return _gguf(path, context)
     model = load_config(path, context)
-    readers = Readers.of(*quantization_of(path))
-    share = share_in(path, parts, rank) if weights and is_state(path, load_format) else None
+    readers = WeightReaders.of(*quantization_of(path))
+    share = rank_share_in(path, parts, rank) if weights and is_state(path, load_format) else None
     sources = _files(path, share) if share is not None else sources_of(path, load_format) if weights else []
     model = with_stacks_as_stored(with_own_head(model, sources), sources)
-    notes = (*readers.notes, *note_of(model, sources, readers.other_kv), *_left_out(sources))
-    return Checkpoint(replace(model, notes=(*model.notes, *notes)), sources, readers.told(beside_of(sources)), str(path), None if share is None else share.packed)
+    notes = (*readers.notes, *kv_scales_note(model, sources, readers.other_kv), *_left_out(sources))
+    return OpenCheckpoint(replace(model, notes=(*model.notes, *notes)), sources, readers.told(metadata_of_sources(sources)), str(path), None if share is None else share.packed)
 
 
-def beside_of(sources: Iterable[Source]) -> dict[str, Any]:
+def metadata_of_sources(sources: Iterable[WeightSource]) -> dict[str, Any]:
     """What all files say beside their tensors."""
-    return {name: said for source in sources if isinstance(source, FileSource | RangeSource) for name, said in source.beside.items()}
+    return {name: said for source in sources if isinstance(source, FileWeightSource | RangeSource) for name, said in source.beside.items()}
 
 
-def _left_out(sources: list[Source]) -> tuple[str, ...]:
+def _left_out(sources: list[WeightSource]) -> tuple[str, ...]:
     """What the files hold and no load uses, where it would change results."""
     return tuple(note for names, note in UNUSED.items() if any(stored.name.endswith(names) for source in sources for stored in source.tensors))
 
 
-def sources_of(path: Path, load_format: str = "auto") -> list[Source]:
+def sources_of(path: Path, load_format: str = "auto") -> list[WeightSource]:
     """The tensors of a directory or GGUF file, as their headers name them, of a sharded state those of all ranks. Raises CheckpointError for what is absent or damaged."""
     if is_state(path, load_format):
         return [source for share in read_manifest(path).shares for source in _files(path, share)]
     if is_gguf(path):
-        return [FileSource(part.file, part.tensors) for part in read_parts(path)]
+        return [FileWeightSource(part.file, part.tensors) for part in read_parts(path)]
     if is_remote(path):
         return [*remote_sources(path)]
-    return [safetensors(file) if file.suffix == ".safetensors" else pickled(file) for file in weight_files(path, load_format)]
+    return [safetensors(file) if file.suffix == ".safetensors" else pickle_source(file) for file in weight_files(path, load_format)]
 
 
-def _files(path: Path, share: Share) -> list[Source]:
+def _files(path: Path, share: RankShare) -> list[WeightSource]:
     return [safetensors(path / name) for name in share.files]
 
 
 def is_state(path: Path, load_format: str = "auto") -> bool:
     """Whether it is read as a sharded state."""
-    return load_format == "sharded_state" or (not is_remote(path) and has_state(path))
+    return load_format == "sharded_state" or (not is_remote(path) and has_sharded_state(path))
 
 
-def _gguf(path: Path, context: int | None) -> Checkpoint:
+def _gguf(path: Path, context: int | None) -> OpenCheckpoint:
     """Of one file or its parts; tensors under the names that the model knows them by."""
     opened = open_gguf(path)
-    parts: dict[Path, list[Stored]] = {}
+    parts: dict[Path, list[StoredTensor]] = {}
     for file, stored in opened.tensors:
         if stored.name in opened.names:
             parts.setdefault(file, []).append(stored._replace(name=opened.names[stored.name]))
-    sources: list[Source] = [FileSource(file, tensors) for file, tensors in parts.items()]
-    return Checkpoint(opened.model(context), sources, BlockReaders(), opened.where)
+    sources: list[WeightSource] = [FileWeightSource(file, tensors) for file, tensors in parts.items()]
+    return OpenCheckpoint(opened.model(context), sources, GGUFWeightReaders(), opened.where)

@@ -7,16 +7,16 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..models.families import FAMILIES, read_model
-from ..models.families.registry import architecture_of
-from ..models.generic import GenericModel, read_generic
-from ..models.spec import Model
-from .files import read_json
-from .gguf import is_gguf, open_gguf
+from ..models.families.family_registry import architecture_of
+from ..models.transformers_backend import TransformersModelSpec, read_transformers_model
+from ..models.spec.model_spec import ModelSpec
+from .model_files.model_directory import read_json
+from .gguf_files.gguf_model import is_gguf, open_gguf
 
 
 def describe(
     path: str | Path, context: int | None = None, implementation: str = "auto", remote_code: bool = False
-) -> Model | GenericModel:
+) -> ModelSpec | TransformersModelSpec:
     """The model that a directory's config.json describes.
 
     context: the longest sequence that is wanted.  implementation: "sgl", "transformers", or "auto" for transformers where
@@ -33,7 +33,7 @@ def describe(
     file = Path(path) / "config.json"
     values, where = read_json(file), str(file)
     if implementation == "transformers":
-        return read_generic(values, where, Path(path), remote_code, chosen=True)
+        return read_transformers_model(values, where, Path(path), remote_code, chosen=True)
     if implementation == "sgl" or _is_known(values):
         return read_model(values, where, context)
     return _by_transformers(values, where, Path(path), remote_code)
@@ -44,12 +44,12 @@ def _is_known(values: dict[str, Any]) -> bool:
     return isinstance(names, list) and any(isinstance(name, str) and name in FAMILIES for name in names)
 
 
-def _by_transformers(values: dict[str, Any], where: str, path: Path, remote_code: bool) -> GenericModel:
+def _by_transformers(values: dict[str, Any], where: str, path: Path, remote_code: bool) -> TransformersModelSpec:
     try:
         architecture_of(values, where)
     except ConfigError as ours:
         try:
-            return read_generic(values, where, path, remote_code)
+            return read_transformers_model(values, where, path, remote_code)
         except ConfigError as theirs:
             raise ConfigError(f"{ours}. Nor by transformers' own implementation: {theirs}") from theirs
     raise AssertionError("an architecture that no family describes has one")

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
-from ..models.config import Config
+from ..models.spec.model_config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.fields import Fields, shown
-from ..models.head import Head, HeadNames, HeadSpec
-from ..models.latent_spec import Latent
-from ..models.names import Names
-from ..models.spec import Gated, Model, Norms
-from ..quantization.readers import Readers
-from ..quantization.readers.claim import Sibling
-from .checkpoint import beside_of, is_state, open_checkpoint, sources_of
-from .files import quantization_of, read_json
-from .header import DTYPES, FLOATS, Stored
-from .plan import BUFFERS, renamed
-from .source import Source
-from .weights import draw
+from ..models.spec.json_fields import JsonFields, shown
+from ..models.draft_head import DraftHead, DraftHeadNames, DraftHeadSpec
+from ..models.spec.latent_attention_spec import LatentAttentionSpec
+from ..models.spec.tensor_names import TensorNames
+from ..models.spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from ..quantization.readers import WeightReaders
+from ..quantization.readers.reader_match import TensorHeader
+from .checkpoint import metadata_of_sources, is_state, open_checkpoint, sources_of
+from .model_files.model_directory import quantization_of, read_json
+from .tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from .load_plan import BUFFERS, renamed
+from .tensor_files.tensor_source import WeightSource
+from .load_weights import draw
 
 EAGLE3, EAGLE = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
 SAID_ELSEWHERE = (
@@ -65,27 +65,27 @@ def plain_name(name: str) -> str:
     return re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
 
 
-class HeadFiles:
+class DraftHeadFiles:
     """A head on this machine. sources: empty, where the weights are to be random.  readers: of weights in few bits, which are restored.  where: for errors.
 
     scores: the target's matrix of logits, where the head is to have its own copy.
     """
 
     def __init__(
-        self, spec: HeadSpec, sources: list[Source], names: Callable[[str], str | None], readers: Readers, where: str, scores: list[tuple[Source, Stored]] | None = None
+        self, spec: DraftHeadSpec, sources: list[WeightSource], names: Callable[[str], str | None], readers: WeightReaders, where: str, scores: list[tuple[WeightSource, StoredTensor]] | None = None
     ) -> None:  # fmt: skip
         self.spec, self.where, self._sources, self._names, self._readers, self._scores = spec, where, sources, names, readers, scores or []
 
-    def scoring(self, target: Model, path: Path, load_format: str) -> HeadFiles:
+    def scoring(self, target: ModelSpec, path: Path, load_format: str) -> DraftHeadFiles:
         """The same that scores by itself, for a target of whose matrix of logits only some rows are here. Raises ConfigError where its files have it in few bits, or logits are more than that."""
         if self.spec.scores:
             return self
-        pieces = scores_of(target, path, load_format) if self._sources else []
-        return HeadFiles(replace(self.spec, scores=True), self._sources, self._names, self._readers, self.where, pieces)
+        pieces = head_scores_of(target, path, load_format) if self._sources else []
+        return DraftHeadFiles(replace(self.spec, scores=True), self._sources, self._names, self._readers, self.where, pieces)
 
-    def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> Head:
+    def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> DraftHead:
         """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
-        head = Head(self.spec, target, dtype, device)
+        head = DraftHead(self.spec, target, dtype, device)
         with torch.no_grad():
             if seed is None:
                 self._fill(head)
@@ -95,11 +95,11 @@ class HeadFiles:
                     draw(place, generator, dtype)
         return head.seal()
 
-    def _fill(self, head: Head) -> None:
+    def _fill(self, head: DraftHead) -> None:
         missing = {place.name: place.target for place in head.places()}
         if self._scores:
             missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
-        weights: dict[str, dict[str, tuple[Source, Stored]]] = {}  # of each place that is a weight, "weight" and what stands beside it
+        weights: dict[str, dict[str, tuple[WeightSource, StoredTensor]]] = {}  # of each place that is a weight, "weight" and what stands beside it
         for source, stored, name in self._tensors():
             place, _, suffix = name.rpartition(".")
             if name == "d2t" and head.ids is not None:
@@ -120,10 +120,10 @@ class HeadFiles:
         if head.ids is not None and not (int(head.ids.min()) >= 0 and int(head.ids.max()) < head.target.config.vocab_size):
             raise CheckpointError(f"{self.where}: d2t leads to tokens outside the target's vocabulary of {head.target.config.vocab_size}")
 
-    def _weight(self, pieces: dict[str, tuple[Source, Stored]], target: Tensor) -> Tensor:
+    def _weight(self, pieces: dict[str, tuple[WeightSource, StoredTensor]], target: Tensor) -> Tensor:
         """As its floats are, or restored from few bits."""
         source, stored = pieces.get("weight") or next(iter(pieces.values()))
-        siblings = {suffix: Sibling(each.dtype, tuple(each.shape)) for suffix, (_, each) in pieces.items()}
+        siblings = {suffix: TensorHeader(each.dtype, tuple(each.shape)) for suffix, (_, each) in pieces.items()}
         claim = None if set(pieces) == {"weight"} and stored.dtype in FLOATS else self._readers.claim(stored.name.rpartition(".")[0], siblings)
         if claim is not None:
             restored = claim.read({suffix: _read(*pieces[suffix]) for suffix in claim.names}).dense(target.dtype)
@@ -134,30 +134,30 @@ class HeadFiles:
         self._require(source, stored, target, tuple(FLOATS))
         return _read(source, stored)
 
-    def _homeless(self, source: Source, stored: Stored) -> CheckpointError:
+    def _homeless(self, source: WeightSource, stored: StoredTensor) -> CheckpointError:
         return CheckpointError(f"{source.name}: tensor {shown(stored.name)} has no place in an {self.spec.kind} head")
 
-    def _tensors(self) -> Iterator[tuple[Source, Stored, str]]:
+    def _tensors(self) -> Iterator[tuple[WeightSource, StoredTensor, str]]:
         for source in self._sources:
             for stored in source.tensors:
                 name = self._names(stored.name)
                 if name is not None and not any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, "t2d")):
                     yield source, stored, name
 
-    def _require(self, source: Source, stored: Stored, target: Tensor, kinds: tuple[str, ...]) -> None:
+    def _require(self, source: WeightSource, stored: StoredTensor, target: Tensor, kinds: tuple[str, ...]) -> None:
         if list(target.shape) != stored.shape or stored.dtype not in kinds:
             raise CheckpointError(
                 f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype} {stored.shape}; the {self.spec.kind} head asks for {list(target.shape)} in {', '.join(kinds)}"
             )
 
 
-def open_head(path: Path, kind: str, target: Model, load_format: str, weights: bool) -> HeadFiles:
+def open_draft_head(path: Path, kind: str, target: ModelSpec, load_format: str, weights: bool) -> DraftHeadFiles:
     """An EAGLE or EAGLE-3 head for a target. Raises ConfigError for one that does not fit it, or that is not understood."""
     where, values = str(path / "config.json"), read_json(path / "config.json")
     sources = sources_of(path, load_format) if weights else []
     tensors = {plain_name(stored.name) for source in sources for stored in source.tensors}
-    said = Fields(values, where)
-    config = Config({key: value for key, value in values.items() if key not in SAID_ELSEWHERE}, where, kind)
+    said = JsonFields(values, where)
+    config = ModelConfig({key: value for key, value in values.items() if key not in SAID_ELSEWHERE}, where, kind)
     three = kind == EAGLE3
     if said.flag("parallel_drafting"):
         raise ConfigError(f"{where}: parallel_drafting=True guesses several tokens in one step; sgl has {PUBLISHED}")
@@ -165,12 +165,12 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     if config.count != 1:
         raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
     model = _one_layer(config, said, target, three)
-    spec = HeadSpec(
+    spec = DraftHeadSpec(
         kind="EAGLE-3" if three else "EAGLE",
         model=model,
         target_hidden=said.positive("target_hidden_size", target.hidden_size),
         layers=_aux_layers(said, values, len(target.layers)) if three else (),
-        names=HeadNames(),
+        names=DraftHeadNames(),
         fc_bias="fc.bias" in tensors,
         embeds="embed_tokens.weight" in tensors,
         scores="lm_head.weight" in tensors or (three and not weights),
@@ -179,10 +179,10 @@ def open_head(path: Path, kind: str, target: Model, load_format: str, weights: b
     )
     config.finish()
     _require_fit(spec, target, where)
-    return HeadFiles(spec, sources, plain_name, Readers.of(*quantization_of(path)).told(beside_of(sources)), str(path))
+    return DraftHeadFiles(spec, sources, plain_name, WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)), str(path))
 
 
-def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three: bool) -> None:
+def _require_understood(said: JsonFields, own: Any, tensors: set[str] | None, three: bool) -> None:
     """Refuses options that change what a head computes.  own: its "eagle_config".  tensors: their names; None: they are random."""
     if own is not None and not (isinstance(own, dict) and {name for name, value in own.items() if AS_PUBLISHED.get(name) != value} <= OWN):
         raise ConfigError(f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}")
@@ -196,15 +196,15 @@ def _require_understood(said: Fields, own: Any, tensors: set[str] | None, three:
         raise ConfigError(f"{said.where}: tie_word_embeddings is true, so the head scores by its own embed_tokens; sgl has {PUBLISHED}")
 
 
-def _one_layer(c: Config, said: Fields, target: Model, three: bool) -> Model:
+def _one_layer(c: ModelConfig, said: JsonFields, target: ModelSpec, three: bool) -> ModelSpec:
     bias, rms = c.flag("attention_bias"), c.rms()
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
-    norms = Norms.pre(rms) if three else Norms(before_ffn=rms)
-    model = c.model([c.layer(norms, mixer, Gated(c.inner, c.activation(), c.flag("mlp_bias")))], rms, names=Names(layer="layers.{}."))
+    norms = LayerNorms.pre(rms) if three else LayerNorms(before_ffn=rms)
+    model = c.model([c.layer(norms, mixer, GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias")))], rms, names=TensorNames(layer="layers.{}."))
     return replace(model, vocab_size=said.positive("draft_vocab_size", target.vocab_size) if three else target.vocab_size, tied=False)
 
 
-def _aux_layers(said: Fields, values: dict[str, Any], count: int) -> tuple[int, ...]:
+def _aux_layers(said: JsonFields, values: dict[str, Any], count: int) -> tuple[int, ...]:
     """Before which of the target's layers its states are kept. What config.json lists are the layers whose outputs these are."""
     own = values.get("eagle_config")
     listed = said.raw("eagle_aux_hidden_state_layer_ids") or (own.get("eagle_aux_hidden_state_layer_ids") if isinstance(own, dict) else None)
@@ -216,7 +216,7 @@ def _aux_layers(said: Fields, values: dict[str, Any], count: int) -> tuple[int, 
     return found
 
 
-def _require_fit(spec: HeadSpec, target: Model, where: str) -> None:
+def _require_fit(spec: DraftHeadSpec, target: ModelSpec, where: str) -> None:
     if spec.target_hidden != target.hidden_size:
         raise ConfigError(f"{where}: the head reads states of {spec.target_hidden} numbers, {target.architecture} has {target.hidden_size}; take the head of this target")
     if spec.kind == "EAGLE" and spec.model.hidden_size != target.hidden_size:
@@ -227,7 +227,7 @@ def _require_fit(spec: HeadSpec, target: Model, where: str) -> None:
         raise ConfigError(f"{where}: draft_vocab_size={spec.model.vocab_size} of {target.vocab_size} tokens needs the tensors d2t and lm_head.weight")
 
 
-def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
+def open_mtp_head(path: Path, target: ModelSpec, load_format: str) -> DraftHeadFiles:
     """The layer behind the last one in a target's own checkpoint. Raises ConfigError where there is none, or none of this kind."""
     begin = f"model.layers.{len(target.layers)}."
     sources = sources_of(path, load_format)
@@ -235,21 +235,21 @@ def open_mtp(path: Path, target: Model, load_format: str) -> HeadFiles:
     if f"{begin}eh_proj.weight" not in tensors:
         raise ConfigError(f"Engine(draft='mtp'): {path} has no {begin}eh_proj.weight, as DeepSeek-V3's and GLM-4.5's layers for drafts have; leave it out")
     mixer = target.layers[-1].mixer
-    if isinstance(mixer, Latent) and mixer.indexer is not None:
+    if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
         raise ConfigError(f"Engine(draft='mtp'): {target.architecture} chooses the tokens that it attends to, which its layer for drafts does not here")
-    spec = HeadSpec(
+    spec = DraftHeadSpec(
         kind="MTP",
         model=replace(target, layers=target.layers[-1:], names=replace(target.names, layer=begin), notes=()),
         target_hidden=target.hidden_size,
         layers=(),
-        names=HeadNames(f"{begin}eh_proj", f"{begin}enorm", f"{begin}hnorm", f"{begin}shared_head.norm", f"{begin}shared_head.head", f"{begin}embed_tokens"),
+        names=DraftHeadNames(f"{begin}eh_proj", f"{begin}enorm", f"{begin}hnorm", f"{begin}shared_head.norm", f"{begin}shared_head.head", f"{begin}embed_tokens"),
         embeds=f"{begin}embed_tokens.weight" in tensors,
         scores=f"{begin}shared_head.head.weight" in tensors,
     )
-    return HeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, Readers.of(*quantization_of(path)).told(beside_of(sources)), str(path))
+    return DraftHeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)), str(path))
 
 
-def scores_of(target: Model, path: Path, load_format: str) -> list[tuple[Source, Stored]]:
+def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[tuple[WeightSource, StoredTensor]]:
     """Where a target's matrix of logits lies, row by row. Raises ConfigError where that is not all of them, or not all that logits are made by."""
     if target.head_bias or target.head_unit or target.embed_size:
         raise ConfigError(f"the logits of {target.architecture} are more than a product with its lm_head, which a head over several ranks does not make; take a draft model")
@@ -263,7 +263,7 @@ def scores_of(target: Model, path: Path, load_format: str) -> list[tuple[Source,
     return found
 
 
-def _read(source: Source, stored: Stored) -> Tensor:
+def _read(source: WeightSource, stored: StoredTensor) -> Tensor:
     found = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
     source.read(stored, 0, found.view(-1).view(torch.uint8))
     return found

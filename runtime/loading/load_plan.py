@@ -11,18 +11,18 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..layers.linear import Linear
+from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
-from ..models.fields import shown
-from ..models.places import Place
-from ..models.spec import Model
-from ..quantization.packing import check
-from ..quantization.readers import Claim, Sibling
-from ..quantization.readers.kv import SUFFIXES
-from .cutting import cut
-from .header import FLOATS, Stored
-from .source import Source, bytes_of
-from .state import MANIFEST, PREFIX, Entry
+from ..models.spec.json_fields import shown
+from ..models.spec.weight_targets import WeightTarget
+from ..models.spec.model_spec import ModelSpec
+from ..quantization.device_weight import check
+from ..quantization.readers import WeightReader, TensorHeader
+from ..quantization.readers.kv_scale_reader import SUFFIXES
+from .tensor_files.stacked_expert_source import split_stacked_experts
+from .tensor_files.safetensors_header import FLOATS, StoredTensor
+from .tensor_files.tensor_source import WeightSource, bytes_of
+from .sharded_state import MANIFEST, PREFIX, PackedProjectionEntry
 
 COMPARED = 2**24  # bytes of two tensors that are compared at a time
 WEIGHT = ".weight"
@@ -30,11 +30,11 @@ ZERO_POINTS = ("k_zero_point", "v_zero_point")  # of keys and values in whole nu
 BUFFERS = (r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)", r".*\.attn\.(masked_)?bias", r".*\.position_ids", r".*\.attn(ention)?\.([kv]|kv|k_cache|v_cache)[._]scale")  # saved, but no weights
 
 
-class Piece(NamedTuple):
+class PlannedTensor(NamedTuple):
     """A tensor of a source. place: what it is called in the model."""
 
-    source: Source
-    stored: Stored
+    source: WeightSource
+    stored: StoredTensor
     place: str
 
     @property
@@ -45,28 +45,28 @@ class Piece(NamedTuple):
         return lambda part: self.source.read(self.stored, offset, part)
 
 
-class PackedPieces(NamedTuple):
+class PlannedPackedWeight(NamedTuple):
     """A projection as it is computed with. pieces: by what follows its name."""
 
-    entry: Entry
-    pieces: dict[str, Piece]
+    entry: PackedProjectionEntry
+    pieces: dict[str, PlannedTensor]
 
 
-class FewBits(NamedTuple):
+class PlannedQuantizedWeight(NamedTuple):
     """A weight that several tensors make. pieces: by what follows the module's name."""
 
-    claim: Claim
-    pieces: dict[str, Piece]
+    claim: WeightReader
+    pieces: dict[str, PlannedTensor]
 
 
 @dataclass
-class Plan:
+class LoadPlan:
     """plain, coded: by place.  packed: by "PART.NUMBER", see `state`.  kv: of each layer that has them, what holds the scales of keys and values, by the name behind its attention."""
 
-    plain: dict[str, Piece] = field(default_factory=dict)
-    coded: dict[str, FewBits] = field(default_factory=dict)
-    packed: dict[str, PackedPieces] = field(default_factory=dict)
-    kv: dict[int, dict[str, Piece]] = field(default_factory=dict)
+    plain: dict[str, PlannedTensor] = field(default_factory=dict)
+    coded: dict[str, PlannedQuantizedWeight] = field(default_factory=dict)
+    packed: dict[str, PlannedPackedWeight] = field(default_factory=dict)
+    kv: dict[int, dict[str, PlannedTensor]] = field(default_factory=dict)
     other_kv: str | None = None
 
     @property
@@ -76,24 +76,24 @@ class Plan:
         return sum(piece.bytes for piece in (*self.plain.values(), *(piece for pieces in several for piece in pieces.values())))
 
 
-class ReadersOf(Protocol):
+class FindsWeightReader(Protocol):
     """See `quantization.readers.Readers`."""
 
     other_kv: str | None
 
-    def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None: ...
+    def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None: ...
 
 
-def plan_for(model: Decoder, sources: list[Source], readers: ReadersOf, where: str, packed: Mapping[str, Entry] | None = None) -> Plan:
-    """model: one whose tensors need no memory yet.  where: for errors.  packed: see `Checkpoint`.
+def plan_for(model: Decoder, sources: list[WeightSource], readers: FindsWeightReader, where: str, packed: Mapping[str, PackedProjectionEntry] | None = None) -> LoadPlan:
+    """model: one whose tensors need no memory yet.  where: for errors.  packed: see `OpenCheckpoint`.
 
     Raises CheckpointError for a tensor that is missing, has another shape, or has no place and is none of those that
     may be left aside.
     """
-    return _Planning(model, sources, readers, where, packed or {}).plan()
+    return _LoadPlanner(model, sources, readers, where, packed or {}).plan()
 
 
-def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
+def with_own_head(config: ModelSpec, sources: Iterable[WeightSource]) -> ModelSpec:
     """The model untied if its files hold a head that is not the embedding, whatever config.json says, as transformers does.
 
     Fine-tuned wrappers often say that they are tied and are not.
@@ -101,7 +101,7 @@ def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
     if not config.tied:
         return config
     begin = renamed(f"{config.names.head}.", config, ())
-    found = [(renamed(stored.name, config, ()), Piece(source, stored, "")) for source in sources for stored in source.tensors]
+    found = [(renamed(stored.name, config, ()), PlannedTensor(source, stored, "")) for source in sources for stored in source.tensors]
     head = [piece for name, piece in found if name.startswith(begin) and name != f"{begin}bias"]
     table = [piece for name, piece in found if name == f"{config.names.embedding}{WEIGHT}"]
     if not head or (len(head) == 1 and (not table or _same(head[0], table[0]))):
@@ -110,7 +110,7 @@ def with_own_head(config: Model, sources: Iterable[Source]) -> Model:
     return replace(config, tied=False, notes=(*config.notes, note))
 
 
-def _same(one: Piece, other: Piece) -> bool:
+def _same(one: PlannedTensor, other: PlannedTensor) -> bool:
     """Whether two tensors of files hold the same bytes."""
     if (one.stored.dtype, one.stored.shape) != (other.stored.dtype, other.stored.shape):
         return False
@@ -118,18 +118,18 @@ def _same(one: Piece, other: Piece) -> bool:
     return all((bytes_of(*one[:2], *part) == bytes_of(*other[:2], *part)).all() for part in parts)
 
 
-class _Planning:
-    def __init__(self, model: Decoder, sources: list[Source], readers: ReadersOf, where: str, packed: Mapping[str, Entry]) -> None:
+class _LoadPlanner:
+    def __init__(self, model: Decoder, sources: list[WeightSource], readers: FindsWeightReader, where: str, packed: Mapping[str, PackedProjectionEntry]) -> None:
         self.config, self.readers, self.where = model.config, readers, where
-        self.sources = [cut(source, model.config) for source in sources]
+        self.sources = [split_stacked_experts(source, model.config) for source in sources]
         self.products = products_of(model)
         whole = {id(layer) for key, layer in self.products.items() if key in packed}  # that no dense tensors are wanted for
         self.places = {place.name: place for place in model.places() if id(place.layer) not in whole}
-        self.siblings: dict[str, dict[str, Piece]] = {}  # of each place that is a weight; "weight" is the plain one
+        self.siblings: dict[str, dict[str, PlannedTensor]] = {}  # of each place that is a weight; "weight" is the plain one
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module
-        self.found = Plan(other_kv=readers.other_kv, packed={key: PackedPieces(entry, {}) for key, entry in packed.items()})
+        self.found = LoadPlan(other_kv=readers.other_kv, packed={key: PlannedPackedWeight(entry, {}) for key, entry in packed.items()})
 
-    def plan(self) -> Plan:
+    def plan(self) -> LoadPlan:
         self._check_layers()
         for source in self.sources:
             for stored in source.tensors:
@@ -141,10 +141,10 @@ class _Planning:
         self._require_all()
         return self.found
 
-    def _sort(self, source: Source, stored: Stored) -> None:
+    def _sort(self, source: WeightSource, stored: StoredTensor) -> None:
         """One tensor to its place, or beside the others of its weight."""
         name = renamed(stored.name, self.config, self.places)
-        piece = Piece(source, stored, name)
+        piece = PlannedTensor(source, stored, name)
         if name.startswith(PREFIX):
             key, _, suffix = name.removeprefix(PREFIX).rpartition(".")
             if key not in self.found.packed:
@@ -167,7 +167,7 @@ class _Planning:
         elif self.config.tied and name == f"{self.config.names.head}{WEIGHT}":
             _check(piece, self.places[f"{self.config.names.embedding}{WEIGHT}"])
 
-    def _once(self, found: dict[str, Piece], key: str, piece: Piece) -> None:
+    def _once(self, found: dict[str, PlannedTensor], key: str, piece: PlannedTensor) -> None:
         if key in found:
             other = found[key]
             raise CheckpointError(f"{piece.source.name}: tensor {shown(piece.stored.name)} is there twice, also as {shown(other.stored.name)} in {other.source.name}")
@@ -183,7 +183,7 @@ class _Planning:
                 return place, suffix
         return None
 
-    def _settle(self, name: str, pieces: dict[str, Piece]) -> None:
+    def _settle(self, name: str, pieces: dict[str, PlannedTensor]) -> None:
         """Whether a weight is plain or in few bits."""
         place, plain = self.places[name], pieces.get("weight")
         if set(pieces) <= {"weight", "bias"} and plain is not None and plain.stored.dtype in FLOATS:
@@ -202,20 +202,20 @@ class _Planning:
         for suffix, piece in pieces.items():
             if suffix not in claim.names and suffix not in claim.unused and not _is_zero_bias(suffix, piece):
                 raise _unexpected(piece, self.places)
-        self.found.coded[name] = FewBits(claim, {suffix: pieces[suffix] for suffix in claim.names})
+        self.found.coded[name] = PlannedQuantizedWeight(claim, {suffix: pieces[suffix] for suffix in claim.names})
 
-    def _check_packed(self, key: str, each: PackedPieces) -> None:
+    def _check_packed(self, key: str, each: PlannedPackedWeight) -> None:
         if key not in self.products:
             raise CheckpointError(f"{self.where}: {MANIFEST} has a packed projection {shown(key)}, the model that config.json describes has none of that number")
         outputs, inputs = self.products[key].weight.shape
-        siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in each.pieces.items()}
+        siblings = {suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in each.pieces.items()}
         try:
             check(each.entry.kind, each.entry.numbers, siblings, (outputs, inputs))
         except CheckpointError as error:
             raise CheckpointError(f"{self.where}: packed projection {key} [{outputs}, {inputs}]: {error}; write the state again") from error
 
-    def _claim(self, name: str, pieces: dict[str, Piece]) -> Claim | None:
-        siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
+    def _claim(self, name: str, pieces: dict[str, PlannedTensor]) -> WeightReader | None:
+        siblings = {suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
         try:
             return self.readers.claim(self.modules[name], siblings)
         except CheckpointError as error:
@@ -250,7 +250,7 @@ def products_of_part(model: Decoder, index: int) -> Iterator[tuple[str, Linear]]
         yield f"{index}.{number}", getattr(*place)
 
 
-def renamed(name: str, config: Model, places: Iterable[str]) -> str:
+def renamed(name: str, config: ModelSpec, places: Iterable[str]) -> str:
     """What a tensor is called in the model."""
     for begin, instead in config.names.prefixes:
         if name not in places and name.startswith(begin):
@@ -258,14 +258,14 @@ def renamed(name: str, config: Model, places: Iterable[str]) -> str:
     return name
 
 
-def _check(piece: Piece, place: Place) -> Piece:
+def _check(piece: PlannedTensor, place: WeightTarget) -> PlannedTensor:
     _check_shape(piece, piece.stored.shape, place)
     if piece.stored.dtype not in FLOATS:
         raise _unread(piece)
     return piece
 
 
-def _check_shape(piece: Piece, shape: list[int], place: Place) -> None:
+def _check_shape(piece: PlannedTensor, shape: list[int], place: WeightTarget) -> None:
     asked = list(place.target.shape)
     if shape != asked:
         raise CheckpointError(
@@ -273,19 +273,19 @@ def _check_shape(piece: Piece, shape: list[int], place: Place) -> None:
         )
 
 
-def _unread(piece: Piece) -> CheckpointError:
+def _unread(piece: PlannedTensor) -> CheckpointError:
     return CheckpointError(
         f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported are {', '.join(FLOATS)}, "
         "and the formats that docs/loading.md lists with the numbers that belong to them; use the checkpoint before its quantisation"
     )
 
 
-def _is_zero_bias(suffix: str, piece: Piece) -> bool:
+def _is_zero_bias(suffix: str, piece: PlannedTensor) -> bool:
     """Some writers give every projection a bias; of a model that has none it must be zero."""
     return suffix == "bias" and not bytes_of(piece.source, piece.stored, 0, piece.bytes).any()
 
 
-def scale_of_kv(name: str, config: Model) -> tuple[int, str] | None:
+def scale_of_kv(name: str, config: ModelSpec) -> tuple[int, str] | None:
     """Whose keys or values a tensor scales, by its name in the model: the layer, and what follows the name of its attention."""
     begin, end = config.names.layer.split("{}")
     layer, _, rest = name.removeprefix(begin).partition(end)
@@ -296,13 +296,13 @@ def scale_of_kv(name: str, config: Model) -> tuple[int, str] | None:
     return (index, suffix) if 0 <= index < len(config.layers) else None
 
 
-def is_ignored(name: str, config: Model) -> bool:
+def is_ignored(name: str, config: ModelSpec) -> bool:
     """Whether a checkpoint may hold the tensor without a place here: a tied head's copy, saved tables, a wrapper's towers."""
     copies = [re.escape(f"{config.names.head}{WEIGHT}")] if config.tied else []
     return any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, *config.names.ignored, *copies))
 
 
-def _unexpected(piece: Piece, places: Iterable[str]) -> CheckpointError:
+def _unexpected(piece: PlannedTensor, places: Iterable[str]) -> CheckpointError:
     near = difflib.get_close_matches(piece.stored.name, places, 1)
     hint = f"; nearest expected name: {near[0]!r}" if near else ""
     return CheckpointError(f"{piece.source.name}: tensor {shown(piece.stored.name)} has no place in the model that config.json describes{hint}")

@@ -16,21 +16,21 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
-from ..layers.linear import Linear
+from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
-from ..models.expert_places import ExpertPlaces
-from ..models.loaded import Held
-from ..models.places import Place
-from ..models.spec import Experts, Model
-from ..quantization.codes import Coded, Codes
-from ..quantization.grouped import Grouped
-from ..quantization.keeping import Keeping, PartTransform
-from ..quantization.packing import Form, Packed, require_here
-from .checkpoint import Checkpoint, open_checkpoint
-from .header import DTYPES
-from .plan import FewBits, Piece, Plan, plan_for, products_of_part
-from .stored_scales import read_scales
-from .transfer import Chunk, Load, Readers, chunks
+from ..models.placement.expert_offload_plan import ExpertOffloadPlan
+from ..models.load_statistics import LoadMemoryCounter
+from ..models.spec.weight_targets import WeightTarget
+from ..models.spec.model_spec import ExpertsSpec, ModelSpec
+from ..quantization.fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
+from ..quantization.quantized_weight import QuantizedWeight
+from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform
+from ..quantization.device_weight import SealedProjection, DeviceWeight, require_here
+from .checkpoint import OpenCheckpoint, open_checkpoint
+from .tensor_files.safetensors_header import DTYPES
+from .load_plan import PlannedQuantizedWeight, PlannedTensor, LoadPlan, plan_for, products_of_part
+from .stored_kv_scales import read_scales
+from .tensor_files.tensor_transfer import TransferChunk, TransferJob, TransferThreads, chunks
 
 SHOWN = 1.0  # seconds after which a terminal sees a progress bar
 
@@ -45,7 +45,7 @@ def load_model(
     transform: Transform | None = None,
     context: int | None = None,
     load_format: str = "auto",
-    expert_places: ExpertPlaces | None = None,
+    expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
@@ -62,24 +62,24 @@ def load_model(
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None, expert_places: ExpertPlaces | None = None
+    checkpoint: OpenCheckpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None, expert_places: ExpertOffloadPlan | None = None
 ) -> Decoder:
     model = Decoder(checkpoint.model, dtype, device, allocate=False, expert_places=expert_places)
     return fill(model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform)
 
 
-def plan_of(model: Decoder, checkpoint: Checkpoint) -> Plan:
+def plan_of(model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
     """What of a checkpoint goes where in a model that may be sealed already."""
     empty = Decoder(checkpoint.model, model.dtype, "meta")
     return plan_for(empty, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed)
 
 
-def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Decoder:
+def fill(model: Decoder, plan: LoadPlan, transform: Transform | None = None) -> Decoder:
     """Load all parts anew, whatever they hold now, and seal them."""
     require(plan, model, transform)
-    keeping, held = Keeping(transform), Held()
+    keeping, held = KeepQuantizedTransform(transform), LoadMemoryCounter()
     with torch.no_grad():
-        for index in filled(model, plan, not (plan.coded or transform), "calibrating" if isinstance(transform, PartTransform) else "weights", held):
+        for index in filled(model, plan, not (plan.coded or transform), "calibrating" if isinstance(transform, LayerTransform) else "weights", held):
             model.seal_part(index, keeping)
             held.sealed(model.tensors_of(index))
     model.loaded = held.loaded(plan.bytes)
@@ -87,13 +87,13 @@ def fill(model: Decoder, plan: Plan, transform: Transform | None = None) -> Deco
     return model.finish()
 
 
-def require(plan: Plan, model: Decoder, transform: Transform | None) -> None:
+def require(plan: LoadPlan, model: Decoder, transform: Transform | None) -> None:
     """Raises ConfigError for what `fill` would not load, where the headers tell."""
     require_here({each.entry.kind for each in plan.packed.values()}, model.device, model.dtype)
-    require_packed_so(plan, transform is not None)
+    require_packed_matches(plan, transform is not None)
 
 
-def require_packed_so(plan: Plan, changes: bool) -> None:
+def require_packed_matches(plan: LoadPlan, changes: bool) -> None:
     """Raises ConfigError for what is packed where projections are to become others than they were loaded as."""
     if plan.packed and changes:
         raise ConfigError("a sharded state has its weights packed as they were written: leave weights at 'auto' and deterministic at False, or open the model that it was made of")
@@ -101,12 +101,12 @@ def require_packed_so(plan: Plan, changes: bool) -> None:
 
 @torch.no_grad()
 def dummy_model(
-    config: Model,
+    config: ModelSpec,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     seed: int = 0,
     transform: Transform | None = None,
-    expert_places: ExpertPlaces | None = None,
+    expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
     """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small.
 
@@ -114,7 +114,7 @@ def dummy_model(
     """
     model = Decoder(config, dtype, device, allocate=False, expert_places=expert_places)
     generator = torch.Generator(model.device).manual_seed(seed)
-    by_name = any(isinstance(layer.ffn, Experts) and layer.ffn.held is not None for layer in config.layers)
+    by_name = any(isinstance(layer.ffn, ExpertsSpec) and layer.ffn.held is not None for layer in config.layers)
     for index in range(len(model.parts)):
         model.allocate(index)
         for place in model.parts[index].places():
@@ -125,7 +125,7 @@ def dummy_model(
     return model.finish()
 
 
-def draw(place: Place, generator: torch.Generator, dtype: torch.dtype) -> None:
+def draw(place: WeightTarget, generator: torch.Generator, dtype: torch.dtype) -> None:
     """Numbers of `dtype`, as a checkpoint has them."""
     target = place.target
     if target.dim() == 1 and place.name.endswith(("weight", "scalar")):
@@ -138,20 +138,20 @@ def draw(place: Place, generator: torch.Generator, dtype: torch.dtype) -> None:
         target.copy_(target.to(dtype))
 
 
-class _Coming(NamedTuple):
+class _LoadingPart(NamedTuple):
     """A part that is being loaded. bytes: what it takes so.  codes: the tensors of each weight that comes in few bits.  packed: projections that come as they are kept."""
 
     number: int
     bytes: int
-    load: Load
-    codes: list[tuple[Place, FewBits, dict[str, Tensor]]]
-    packed: list[tuple[Linear, Packed]]
+    load: TransferJob
+    codes: list[tuple[WeightTarget, PlannedQuantizedWeight, dict[str, Tensor]]]
+    packed: list[tuple[Linear, DeviceWeight]]
 
 
-def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights", held: Held | None = None) -> Iterator[int]:
+def filled(model: Decoder, plan: LoadPlan, ahead: bool, doing: str = "weights", held: LoadMemoryCounter | None = None) -> Iterator[int]:
     """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile.  doing: for the bar.  held: counts what comes."""
-    coming: deque[_Coming] = deque()
-    with _progress(plan.bytes, doing) as done, Readers(model.device, done) as readers:
+    coming: deque[_LoadingPart] = deque()
+    with _progress(plan.bytes, doing) as done, TransferThreads(model.device, done) as readers:
         for index in range(len(model.parts)):
             model.allocate(index)
             coming.append(_fetch(model, index, plan, readers))
@@ -163,8 +163,8 @@ def filled(model: Decoder, plan: Plan, ahead: bool, doing: str = "weights", held
             yield _arrived(coming.popleft())
 
 
-def _fetch(model: Decoder, index: int, plan: Plan, readers: Readers) -> _Coming:
-    work: list[Chunk] = []
+def _fetch(model: Decoder, index: int, plan: LoadPlan, readers: TransferThreads) -> _LoadingPart:
+    work: list[TransferChunk] = []
     codes = []
     packed = [(layer, plan.packed[key]) for key, layer in products_of_part(model, index) if key in plan.packed]
     whole = {id(layer) for layer, _ in packed}
@@ -182,14 +182,14 @@ def _fetch(model: Decoder, index: int, plan: Plan, readers: Readers) -> _Coming:
         tensors = {suffix: _room(piece, model.device) for suffix, piece in pieces.items()}
         work += (chunk for suffix, piece in pieces.items() for chunk in _chunks(piece, tensors[suffix]))
         where = next(iter(pieces.values()))
-        taken.append((layer, Packed(f"{where.source.name}: {where.stored.name}", Form(entry.kind, entry.numbers, tensors))))
+        taken.append((layer, DeviceWeight(f"{where.source.name}: {where.stored.name}", SealedProjection(entry.kind, entry.numbers, tensors))))
     room = sum(chunk.target.numel() * chunk.target.itemsize for chunk in work)
     if model.device.type == "cuda":  # elsewhere memory that nobody writes to is none
         room += sum(place.target.numel() * place.target.itemsize for place, _, _ in codes)
-    return _Coming(index, room, readers.fetch(work), codes, taken)
+    return _LoadingPart(index, room, readers.fetch(work), codes, taken)
 
 
-def _room(piece: Piece, device: torch.device) -> Tensor:
+def _room(piece: PlannedTensor, device: torch.device) -> Tensor:
     """Memory for a tensor as it is stored; of kinds that torch has not, the bytes of each row."""
     dtype, shape = DTYPES.get(piece.stored.dtype), piece.stored.shape
     if dtype is None:
@@ -197,16 +197,16 @@ def _room(piece: Piece, device: torch.device) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-def _chunks(piece: Piece, target: Tensor) -> Iterator[Chunk]:
+def _chunks(piece: PlannedTensor, target: Tensor) -> Iterator[TransferChunk]:
     return chunks(piece.reader, DTYPES.get(piece.stored.dtype, torch.uint8), target)
 
 
-def _arrived(part: _Coming) -> int:
+def _arrived(part: _LoadingPart) -> int:
     """Wait for it; what came in few bits goes to its layer, or restored to its place where that is no projection's."""
     part.load.wait()
     for product, packed in part.packed:
         product.coded, product.weight = packed, product.weight.to("meta")
-    layers: dict[int, list[tuple[Place, FewBits, dict[str, Tensor]]]] = {}
+    layers: dict[int, list[tuple[WeightTarget, PlannedQuantizedWeight, dict[str, Tensor]]]] = {}
     for code in part.codes:
         layers.setdefault(id(code[0].layer or code[0].target), []).append(code)
     for pieces in layers.values():
@@ -215,12 +215,12 @@ def _arrived(part: _Coming) -> int:
             for place, few, tensors in pieces:
                 place.target.copy_(_read(place, few, tensors).dense(place.target.dtype))
             continue
-        coded = [Coded(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces]
-        layer.coded, layer.weight = Codes.beside(coded, layer.weight), layer.weight.to("meta")
+        coded = [QuantizedPiece(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces]
+        layer.coded, layer.weight = FusedQuantizedWeight.beside(coded, layer.weight), layer.weight.to("meta")
     return part.number
 
 
-def _read(place: Place, few: FewBits, tensors: dict[str, Tensor]) -> Grouped:
+def _read(place: WeightTarget, few: PlannedQuantizedWeight, tensors: dict[str, Tensor]) -> QuantizedWeight:
     """Raises CheckpointError where the sizes, which some formats keep in a tensor, are not the place's."""
     weight, asked = few.claim.read(tensors), _sizes(place)
     if weight.shape != asked:
@@ -229,7 +229,7 @@ def _read(place: Place, few: FewBits, tensors: dict[str, Tensor]) -> Grouped:
     return weight
 
 
-def _sizes(place: Place) -> tuple[int, ...]:
+def _sizes(place: WeightTarget) -> tuple[int, ...]:
     """[out, in], however the place lies."""
     sizes = tuple(place.target.shape)
     return sizes if place.layer is None or place.layer.weight.is_contiguous() else sizes[::-1]

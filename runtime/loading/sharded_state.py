@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, ConfigError
-from ..models.fields import shown
-from ..quantization.packing import KINDS
-from .header import beside_tensors
-from .objects import read_json
+from ..models.spec.json_fields import shown
+from ..quantization.device_weight import KINDS
+from .tensor_files.safetensors_header import metadata_tensors
+from .model_files.bounded_json import read_json
 
 MANIFEST = "sgl_state.json"
 VERSION = 3
@@ -25,7 +25,7 @@ MOST_RANKS = 2**16
 AGAIN = "write it again with `sgl shard`"
 
 
-class Parts(NamedTuple):
+class ParallelSizes(NamedTuple):
     """Into what parts a model is cut, one for each rank: the engine's options of these names."""
 
     tensor_parallel: int = 1
@@ -64,29 +64,29 @@ class Parts(NamedTuple):
         return ", ".join(f"{name}={value}" for name, value in asked.items())
 
 
-WHOLE = Parts()
+WHOLE = ParallelSizes()
 
 
-class Entry(NamedTuple):
+class PackedProjectionEntry(NamedTuple):
     """Of a packed projection. numbers: what it is beside its tensors."""
 
     kind: str
     numbers: dict[str, int]
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """What a rank has. files: their bytes by their names.  packed: by "PART.NUMBER"."""
 
     files: dict[str, int]
-    packed: dict[str, Entry]
+    packed: dict[str, PackedProjectionEntry]
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ShardedStateManifest:
     """shares: of each rank.  weights: what was asked for when it was written."""
 
-    parts: Parts
-    shares: tuple[Share, ...]
+    parts: ParallelSizes
+    shares: tuple[RankShare, ...]
     weights: str
 
     def as_json(self) -> dict[str, Any]:
@@ -99,22 +99,22 @@ def file_name(rank: int, number: int) -> str:
     return f"state-rank-{rank}-part-{number:05}.safetensors"
 
 
-def has_state(path: Path) -> bool:
+def has_sharded_state(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def share_in(path: Path, parts: Parts, rank: int) -> Share:
+def rank_share_in(path: Path, parts: ParallelSizes, rank: int) -> RankShare:
     """What a rank of an engine with these parts reads. Raises ConfigError where the state has others, CheckpointError for files of another rank; see `read_manifest`."""
     manifest = read_manifest(path)
     if manifest.parts != parts:
         raise ConfigError(f"{path} is a sharded state for {manifest.parts}, the engine has {parts}: open it with {manifest.parts}, or write the model for this engine: {parts.command}")
     for name in manifest.shares[rank].files:
-        if (said := beside_tensors(path / name).get(RANK)) != str(rank):  # its tensors have the names and shapes of any rank's
+        if (said := metadata_tensors(path / name).get(RANK)) != str(rank):  # its tensors have the names and shapes of any rank's
             raise CheckpointError(f"{path / name} says that it is of rank {shown(said)}: another file has been copied over it; copy it again")
     return manifest.shares[rank]
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> ShardedStateManifest:
     """Of a directory. Raises CheckpointError where there is none, for another version, and for what is damaged or lacks files of any rank."""
     file = path / MANIFEST
     if not file.exists():
@@ -122,16 +122,16 @@ def read_manifest(path: Path) -> Manifest:
     said = read_json(file, MOST_MANIFEST)
     if said.get("version") != VERSION:
         raise CheckpointError(f"{file} is of version {shown(said.get('version'))}, version {VERSION} is read; {AGAIN}")
-    parts = Parts(*(said.get(name) for name in Parts._fields))  # type: ignore[arg-type]
+    parts = ParallelSizes(*(said.get(name) for name in ParallelSizes._fields))  # type: ignore[arg-type]
     if parts.wrong is not None:
         raise CheckpointError(f"{file}: {parts.wrong}; {AGAIN}")
     ranks = said.get("ranks")
     if not isinstance(ranks, list) or len(ranks) != parts.ranks:
         raise CheckpointError(f"{file}: ranks must be a list of {parts.ranks}, for {parts}, it is {shown(ranks)}; {AGAIN}")
-    return Manifest(parts, tuple(_share(file, rank, value) for rank, value in enumerate(ranks)), str(said.get("weights")))
+    return ShardedStateManifest(parts, tuple(_share(file, rank, value) for rank, value in enumerate(ranks)), str(said.get("weights")))
 
 
-def _share(file: Path, rank: int, value: object) -> Share:
+def _share(file: Path, rank: int, value: object) -> RankShare:
     files, packed = (value.get("files"), value.get("packed")) if isinstance(value, dict) else (None, None)
     if not isinstance(files, dict) or not files or not isinstance(packed, dict):
         raise CheckpointError(f"{file}: files and packed of rank {rank} are {shown(files)} and {shown(packed)}; {AGAIN}")
@@ -139,7 +139,7 @@ def _share(file: Path, rank: int, value: object) -> Share:
         if name != file_name(rank, number) or type(size) is not int:
             raise CheckpointError(f"{file}: rank {rank} has {shown(name)} of {shown(size)} bytes as file {number}, which is called {file_name(rank, number)}; {AGAIN}")
         _require(file.parent / name, size)
-    return Share(files, {key: _entry(file, key, value) for key, value in packed.items()})
+    return RankShare(files, {key: _entry(file, key, value) for key, value in packed.items()})
 
 
 def _require(file: Path, size: int) -> None:
@@ -149,8 +149,8 @@ def _require(file: Path, size: int) -> None:
         raise CheckpointError(f"{file} has {there:,} bytes, {MANIFEST} says {size:,}; copy it again")
 
 
-def _entry(file: Path, key: str, value: object) -> Entry:
+def _entry(file: Path, key: str, value: object) -> PackedProjectionEntry:
     kind, numbers = (value.get("kind"), value.get("numbers")) if isinstance(value, dict) else (None, None)
     if not isinstance(kind, str) or kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
         raise CheckpointError(f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}")
-    return Entry(kind, numbers)
+    return PackedProjectionEntry(kind, numbers)

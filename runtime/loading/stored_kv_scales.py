@@ -8,24 +8,24 @@ from collections.abc import Iterable
 import torch
 
 from ..errors import CheckpointError
-from ..layers.float8 import Scales
-from ..models.names import Names
-from ..models.spec import Model
-from ..quantization.readers import Sibling
-from ..quantization.readers.kv import kv_scales
-from .header import FLOATS
-from .plan import Piece, Plan, renamed, scale_of_kv
-from .source import Source, bytes_of
+from ..layers.float8_reference import KVScaleFactors
+from ..models.spec.tensor_names import TensorNames
+from ..models.spec.model_spec import ModelSpec
+from ..quantization.readers import TensorHeader
+from ..quantization.readers.kv_scale_reader import kv_scales
+from .tensor_files.safetensors_header import FLOATS
+from .load_plan import PlannedTensor, LoadPlan, renamed, scale_of_kv
+from .tensor_files.tensor_source import WeightSource, bytes_of
 
 
-def read_scales(plan: Plan, config: Model) -> tuple[Scales | str | None, ...]:
+def read_scales(plan: LoadPlan, config: ModelSpec) -> tuple[KVScaleFactors | str | None, ...]:
     """Of each layer; None: nothing is said.  A text: why what is said cannot be used, for people who ask for it."""
     if plan.other_kv is not None:
         return ()
     return tuple(_read(config.names, config.stage.first + layer, plan.kv.get(layer, {})) for layer in range(len(config.layers)))
 
 
-def note_of(config: Model, sources: Iterable[Source], other: str | None) -> tuple[str, ...]:
+def kv_scales_note(config: ModelSpec, sources: Iterable[WeightSource], other: str | None) -> tuple[str, ...]:
     """A line where there are any. other: see `Readers.other_kv`."""
     names = (renamed(stored.name, config, ()) for source in sources for stored in source.tensors)
     if not any(scale_of_kv(name, config) for name in names):
@@ -35,19 +35,19 @@ def note_of(config: Model, sources: Iterable[Source], other: str | None) -> tupl
     return ("the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other kv_dtype does",)
 
 
-def _read(names: Names, layer: int, pieces: dict[str, Piece]) -> Scales | str | None:
+def _read(names: TensorNames, layer: int, pieces: dict[str, PlannedTensor]) -> KVScaleFactors | str | None:
     module = names.layer.format(layer) + names.output.rpartition(".")[0]
-    siblings = {suffix: Sibling(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
+    siblings = {suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
     try:
         found = kv_scales(module, siblings)
     except CheckpointError as error:
         return str(error)
     if found is None:
         return f"layer {layer} has {', '.join(sorted(pieces))} without its partner; take a complete checkpoint" if pieces else None
-    scales = Scales(*(_number(pieces[name]) for name in found))
+    scales = KVScaleFactors(*(_number(pieces[name]) for name in found))
     return scales if all(math.isfinite(scale) and scale > 0 for scale in scales) else f"{module}: the scales of keys and values are {scales.k} and {scales.v}, not positive numbers"
 
 
-def _number(piece: Piece) -> float:
+def _number(piece: PlannedTensor) -> float:
     dtype = FLOATS[piece.stored.dtype]
     return float(torch.from_numpy(bytes_of(piece.source, piece.stored, 0, piece.bytes)).view(dtype).float())

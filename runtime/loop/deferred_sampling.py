@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..sequences.ops import Generate
+from ..sequences.sequence_ops import Generate
 from ..sequences.sequence import SequenceState
 
 if TYPE_CHECKING:
-    from .lifecycle import Lifecycle
+    from .sequence_lifecycle import SequenceLifecycle
 
 
-class Kept(NamedTuple):
+class DeferredLogits(NamedTuple):
     """The logits [1, vocabulary] behind the tokens up to `hi`."""
 
     op: Generate
@@ -21,12 +21,12 @@ class Kept(NamedTuple):
     logits: torch.Tensor
 
 
-class Late:
+class DeferredSampling:
     """Nothing is computed of them meanwhile; of those that lost their pages, the last token is computed again."""
 
-    def __init__(self, life: Lifecycle) -> None:
+    def __init__(self, life: SequenceLifecycle) -> None:
         self._life = life
-        self._kept: dict[SequenceState, Kept] = {}
+        self._kept: dict[SequenceState, DeferredLogits] = {}
 
     def keep(self, seq: SequenceState, op: Generate, logits: torch.Tensor) -> None:
         """logits: [1, vocabulary], behind its last token; what was drafted behind that is dropped."""
@@ -34,7 +34,7 @@ class Late:
             seq.draft = None
             self._life.rewind(seq, len(seq))
         seq.ahead = 0
-        self._kept[seq] = Kept(op, len(seq), logits)
+        self._kept[seq] = DeferredLogits(op, len(seq), logits)
 
     def catch_up(self) -> None:
         """Have those go on whose grammars are done."""
@@ -48,9 +48,9 @@ class Late:
             self._life.conclude(seq, op.decoding)
             self._life.advance(seq)
 
-    def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, Kept]]:
+    def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, DeferredLogits]]:
         """Who can be sampled now. Those who are `computed` anew, or were cut, need other logits."""
-        self._kept = {seq: kept for seq, kept in self._kept.items() if seq not in computed and _stands(seq, kept)}
+        self._kept = {seq: kept for seq, kept in self._kept.items() if seq not in computed and _still_valid(seq, kept)}
         found = [(seq, kept) for seq, kept in self._kept.items() if not kept.op.behind]
         for seq, _ in found:
             del self._kept[seq]
@@ -60,5 +60,5 @@ class Late:
         return len(self._kept)
 
 
-def _stands(seq: SequenceState, kept: Kept) -> bool:
+def _still_valid(seq: SequenceState, kept: DeferredLogits) -> bool:
     return bool(seq.ops) and seq.ops[0] is kept.op and seq.computed == kept.hi == len(seq)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..sampling import Samples, SamplingRow
-    from ..sequences.decoding import Decoding
-    from ..sequences.draft import Draft
-    from ..sequences.ops import Generate
+    from ..sampling import SampledTokens, SamplingRow
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.draft_tokens import DraftTokens
+    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
-    from .lifecycle import Lifecycle
+    from .sequence_lifecycle import SequenceLifecycle
 
 
 def matchers(seq: SequenceState, op: Generate, rows: range) -> list[Any]:
@@ -41,15 +41,15 @@ def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[Sampling
     drafted = [] if seq.draft is None else seq.draft.tokens
     if not op.decoding.row.changes_by(len(drafted)):
         return [op.decoding.row] * count
-    return [op.decoding.row_behind(drafted[:behind]) for behind in range(count)]
+    return [op.decoding.next_row(drafted[:behind]) for behind in range(count)]
 
 
-def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def common_count(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether they are the same objects."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
-def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Samples, rows: range) -> bool:
+def accept_draft(life: SequenceLifecycle, seq: SequenceState, decoding: RunningGeneration, samples: SampledTokens, rows: range) -> bool:
     """The next tokens of a generation; True when it ends."""
     if seq.draft is None:
         return decoding.take(seq, samples, rows.start)
@@ -69,7 +69,7 @@ def take(life: Lifecycle, seq: SequenceState, decoding: Decoding, samples: Sampl
             decoding.accepted = before + draft.guessed(kept)
 
 
-def _take_all(seq: SequenceState, decoding: Decoding, samples: Samples, rows: range, draft: Draft) -> bool:
+def _take_all(seq: SequenceState, decoding: RunningGeneration, samples: SampledTokens, rows: range, draft: DraftTokens) -> bool:
     """Row after row, as long as the text is what the next row was computed for: with what a grammar forced, too."""
     text, before, place = len(seq), decoding.accepted, 0
     while True:
@@ -83,7 +83,7 @@ def _take_all(seq: SequenceState, decoding: Decoding, samples: Samples, rows: ra
         place = grown
 
 
-def _count(life: Lifecycle, seq: SequenceState, draft: Draft, kept: int) -> None:
+def _count(life: SequenceLifecycle, seq: SequenceState, draft: DraftTokens, kept: int) -> None:
     """What became of a draft."""
     life.stats.computed_tokens += kept
     _charge(life, seq, kept)
@@ -91,9 +91,9 @@ def _count(life: Lifecycle, seq: SequenceState, draft: Draft, kept: int) -> None
         life.speculation.tried(draft, kept)
 
 
-def _charge(life: Lifecycle, seq: SequenceState, kept: int) -> None:
+def _charge(life: SequenceLifecycle, seq: SequenceState, kept: int) -> None:
     """Its tenant pays for kept tokens as for others."""
     counters = life.scheduler.counters
     if kept and not counters.alone:
         counters.charge(seq.terms.tenant, kept, kept)
-        seq.charged = max(seq.charged, len(seq) + kept)
+        seq.charged_tokens = max(seq.charged_tokens, len(seq) + kept)

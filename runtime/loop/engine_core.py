@@ -11,67 +11,67 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.grammars.automaton.meter import Meter, metered
+from sgl.grammars.automaton.work_budget import WorkBudget, metered
 
-from ..adapters.room import Adapters
-from ..cache.snapshot import Snapshot, snapshot
-from ..calibration.texts import Recorded
+from ..adapters.adapter_manager import AdapterManager
+from ..cache.view.cache_snapshot import CacheSnapshot, snapshot
+from ..calibration.calibration_texts import RecordedText
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
-from ..executor.runner import Runner
-from ..sequences.ops import Close, Generate, Op
-from ..sequences.outcome import note
-from ..sequences.sequence import SequenceState, Status, Work
-from ..sequences.terms import Terms
-from ..values import shown
-from .blame import bare, culprit
-from .call import Call
-from .collector import LONG_QUIET, QUIET, Collector
-from .counts import gathered
-from .lifecycle import Lifecycle
-from .metrics import Stats
-from .step_trace import StepRecord, StepTraces
-from .stepping import Step, Stepper
-from .turns import go_first
+from ..executor.eager_runner import EagerRunner
+from ..sequences.sequence_ops import Close, Generate, SequenceOp
+from ..sequences.op_future import note
+from ..sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
+from ..sequences.sequence_options import SequenceOptions
+from ..common.argument_checks import shown
+from .failing_sequence import bare, failing_sequence
+from .scheduler_call import SchedulerCall
+from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
+from ..watch.gather_stats import gather_stats
+from .sequence_lifecycle import SequenceLifecycle
+from ..watch.engine_stats import Stats
+from ..watch.step_trace import StepRecord, StepTraces
+from .step_execution import RunningStep, StepExecutor
+from ..common.thread_priority import take_priority
 
 if TYPE_CHECKING:
-    from .rebalancing import Rebalancer
-    from .sleeping import Sleeper
-    from .updating import Updater
+    from .expert_rebalancing import ExpertRebalancer
+    from .engine_sleep import EngineSleeper
+    from .weight_update import WeightUpdater
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
 PATIENCE = 0.05  # seconds until it is looked again for a grammar that is worked out beside the loop; it tells when it is done
-STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/meter.py`: some milliseconds
+STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/work_budget.py`: some milliseconds
 SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
 
 
 class EngineCore:
     """Owned by Engine. What stands above `stop`, and `stop`, are thread-safe; the rest is the loop's own."""
 
-    def __init__(self, runner: Runner, life: Lifecycle, run_ahead: bool = False) -> None:
+    def __init__(self, runner: EagerRunner, life: SequenceLifecycle, run_ahead: bool = False) -> None:
         self.runner, self.life, self.run_ahead = runner, life, run_ahead
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
-        self.stepper = Stepper(runner, life)
+        self.stepper = StepExecutor(runner, life)
         self.traces = StepTraces(life.scheduler)
-        self.collector = Collector(keeps=runner.device.type == "cpu")
-        self.sleeper: Sleeper | None = None
-        self.updater: Updater | None = None
-        self.rebalancer: Rebalancer | None = None  # where experts lie whole on ranks
-        self.adapters: Adapters | str = "none were set up"  # or why it takes none
+        self.collector = GarbageCollector(keeps=runner.device.type == "cpu")
+        self.sleeper: EngineSleeper | None = None
+        self.updater: WeightUpdater | None = None
+        self.rebalancer: ExpertRebalancer | None = None  # where experts lie whole on ranks
+        self.adapters: AdapterManager | str = "none were set up"  # or why it takes none
         self.halted = False  # the model has no weights that belong together
         self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step
         self.after_step: Callable[[], None] | None = None  # tests check every invariant here
-        self._inbox: deque[tuple[SequenceState, Op | None]] = deque()
+        self._inbox: deque[tuple[SequenceState, SequenceOp | None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self.cause: BaseException | None = None  # the error of its own that the loop ended by
         self._broken = False  # the last step broke off
         self._since: float | None = None  # when this turn of the loop began; None: it waits for something to do
         self._usual_interval: float | None = None
-        self._meter = Meter(STEP_WORK, hasty=True)
+        self._meter = WorkBudget(STEP_WORK, hasty=True)
         self._stuck_late = False  # nothing can be computed until a grammar is worked out
-        life.beside.told = lambda: self._post(SequenceState(NOBODY), Call(int))
-        self._flying: Step | None = None  # decided, not finished: the device may be computing it
+        life.beside.told = lambda: self._post(SequenceState(NOBODY), SchedulerCall(int))
+        self._flying: RunningStep | None = None  # decided, not finished: the device may be computing it
         self._waited = False  # for a step, since the plan of this turn
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
 
@@ -81,10 +81,10 @@ class EngineCore:
         self.collector.stand()
         self._thread.start()
 
-    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> SequenceState:
+    def new_state(self, terms: SequenceOptions, status: SequenceStatus = SequenceStatus.IDLE) -> SequenceState:
         return self.life.new_state(terms, status)
 
-    def submit(self, seq: SequenceState, op: Op) -> Future[Any]:
+    def submit(self, seq: SequenceState, op: SequenceOp) -> Future[Any]:
         op.future.keeper = self._thread
         if isinstance(op, Generate) and op.cuts:
             self.life.text.tokenizer.encode("", parse_special=False)  # what that needs is made here, once, not in the loop
@@ -102,7 +102,7 @@ class EngineCore:
 
     def soon(self, task: Any) -> Future[Any]:
         """The same for those who do not wait."""
-        return self.submit(SequenceState(NOBODY), Call(task))
+        return self.submit(SequenceState(NOBODY), SchedulerCall(task))
 
     def ask(self, name: str, *args: Any) -> Any:
         """`answer` on the scheduler thread between two steps."""
@@ -151,7 +151,7 @@ class EngineCore:
                 holder.forget()
 
     def adapt(self, name: str, *args: Any) -> Any:
-        """A method of `adapters.room.Adapters` by its name, on the caller's thread. Raises ConfigError where the engine takes none."""
+        """A method of `adapters.room.AdapterManager` by its name, on the caller's thread. Raises ConfigError where the engine takes none."""
         if isinstance(self.adapters, str):
             raise ConfigError(f"no adapters here: {self.adapters}")
         if name == "unload" and self.up:
@@ -185,7 +185,7 @@ class EngineCore:
 
     def resume(self) -> None:
         self.scheduler.paused = False
-        self.life.pin_again()
+        self.life.renew_pins()
 
     def check(self) -> None:
         self.cache.check((self.cache.pages(seq) for seq in self.life.live), self.life.live)
@@ -193,9 +193,9 @@ class EngineCore:
 
     def snapshot(self) -> Stats:
         experts = None if self.sleeper is None else self.sleeper.experts
-        return gathered(self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts)  # no runner behind the end
+        return gather_stats(self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts)  # no runner behind the end
 
-    def tree(self) -> Snapshot:
+    def tree(self) -> CacheSnapshot:
         """Of the prefix cache and the sequences that hold pages."""
         pinned = self.scheduler.pinned
         return snapshot(self.cache, [
@@ -213,10 +213,10 @@ class EngineCore:
     def begin_recording(self) -> int:
         return self.life.recordings.begin()
 
-    def end_recording(self, number: int) -> list[Recorded]:
+    def end_recording(self, number: int) -> list[RecordedText]:
         return self.life.recordings.end(number, self.life.live)
 
-    def _post(self, seq: SequenceState, op: Op | None) -> None:
+    def _post(self, seq: SequenceState, op: SequenceOp | None) -> None:
         with self._wake:
             if not self._stopping:
                 self._inbox.append((seq, op))
@@ -240,7 +240,7 @@ class EngineCore:
     def _run(self) -> None:
         try:
             if self.runner.device.type == "cpu":
-                go_first()
+                take_priority()
             with self.runner.on_device(), metered(self._meter):
                 self._loop()
         except BaseException as error:  # our own invariants broke
@@ -320,7 +320,7 @@ class EngineCore:
         if self._flying is not None:
             self._finish(ahead)
         if step is None and len(self.stepper.late):
-            step = Step([], None)
+            step = RunningStep([], None)
         if step is not None:
             self.stepper.decide(step)
             self._flying = step
@@ -343,13 +343,13 @@ class EngineCore:
         speculation.known = self._flying is None
         self._waited = False
 
-    def _plan(self) -> list[Work]:
+    def _plan(self) -> list[ScheduledWork]:
         """Without those whom it cannot be made with: they fail."""
         while True:
             try:
                 return self.traces.plan()
             except BaseException as error:
-                seq = culprit(error)
+                seq = failing_sequence(error)
                 if seq is None:
                     raise
                 note("a sequence could not be planned", error)
@@ -398,7 +398,7 @@ class EngineCore:
         self.life.expire()
         return not self._stopping
 
-    def _enqueue(self, seq: SequenceState, op: Op) -> None:
+    def _enqueue(self, seq: SequenceState, op: SequenceOp) -> None:
         try:
             self.life.enqueue(seq, op)
         except BaseException as error:
@@ -410,12 +410,12 @@ class EngineCore:
         self.life.deliver()
         self._tell()
         self._since = None
-        while not (self._inbox or self._stopping) and self.runner.rehearse():
+        while not (self._inbox or self._stopping) and self.runner.warm_up():
             pass
         if self.collector.due and not self._comes_in(QUIET):
             self.collector.collect()
-        if self.collector.owes and not self._comes_in(LONG_QUIET):
-            self.collector.look_at_all()
+        if self.collector.needs_full_collection and not self._comes_in(LONG_QUIET):
+            self.collector.collect_all_generations()
         self._comes_in()
 
     def _comes_in(self, most: float | None = None) -> bool:

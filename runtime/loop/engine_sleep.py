@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention import AttentionBackend
-from ..cache.pools import Pool
+from ..cache.kv_pools import Pool
 from ..errors import RuntimeFailure
-from ..executor.offload import HostCopy, tensors_of
-from .core import EngineCore
-from .counts import of_experts
-from .draft_side import DraftSide
-from .sizes import free_memory
+from ..executor.weight_offload import OffloadedWeights, tensors_of
+from .engine_core import EngineCore
+from ..watch.gather_stats import expert_stats
+from ..build.build_draft import DraftBuilder
+from ..memory.memory_sizes import free_memory
 
 if TYPE_CHECKING:
-    from ..parallel.team import Team
+    from ..parallel.workers.worker_group import RankGroup
 
 
-class Sleeper:
+class EngineSleeper:
     """Puts the device's side of an engine to sleep. `sleep` and `wake` run on the scheduler thread."""
 
-    def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend], draft: DraftSide | None = None) -> None:
+    def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend], draft: DraftBuilder | None = None) -> None:
         self._core, self._pool, self._make_attention, self._draft = core, pool, make_attention, draft
-        self._weights: HostCopy | None = None
-        self.experts: dict[str, Any] | None = None  # what was counted of them, while the counts are not on the device; see `of_experts`
+        self._weights: OffloadedWeights | None = None
+        self.experts: dict[str, Any] | None = None  # what was counted of them, while the counts are not on the device; see `expert_stats`
         self.asleep = False
 
     def sleep(self) -> int:
@@ -41,8 +41,8 @@ class Sleeper:
         _check_room(tensors)
         try:
             core.pause()
-            self.experts = of_experts(core.runner) if tensors else None
-            self._weights = HostCopy(tensors)
+            self.experts = expert_stats(core.runner) if tensors else None
+            self._weights = OffloadedWeights(tensors)
         except BaseException:
             self.experts = None
             core.resume()  # nothing is released yet
@@ -90,7 +90,7 @@ class Sleeper:
 
     def _held(self) -> int:
         """Bytes that this engine (on a GPU: this process) takes of the device, and the other ranks of theirs."""
-        team: Team | None = getattr(self._core.runner, "team", None)
+        team: RankGroup | None = getattr(self._core.runner, "team", None)
         return self._own() + sum(() if team is None else team.ask("held"))
 
     def _own(self) -> int:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import RuntimeFailure
-from ..parallel.expert_ranks import ExpertRanks
+from ..parallel.ep.expert_balance import ExpertBalancer
 
 
-class Rebalancer:
+class ExpertRebalancer:
     """On the scheduler thread, between steps. every: steps from one rebalancing to the next; None: only when asked.  asleep: whether weights are elsewhere now."""
 
-    def __init__(self, experts: ExpertRanks, every: int | None, asleep: Callable[[], bool]) -> None:
+    def __init__(self, experts: ExpertBalancer, every: int | None, asleep: Callable[[], bool]) -> None:
         self._experts, self._every, self._asleep, self._steps = experts, every, asleep, 0
 
     def rebalance(self, begin: bool) -> dict[str, Any] | None:
-        """Move some; what it did once nothing is left, see `Rebalanced`. begin: by what was chosen since the last time, where none is under way.
+        """Move some; what it did once nothing is left, see `RebalanceResult`. begin: by what was chosen since the last time, where none is under way.
 
         Raises RuntimeFailure where the weights are not there to be moved.
         """

@@ -7,7 +7,7 @@ from types import TracebackType
 from ..sequences.sequence import SequenceState
 
 
-def culprit(error: BaseException) -> SequenceState | None:
+def failing_sequence(error: BaseException) -> SequenceState | None:
     """The sequence with operations that the innermost of the error's frames was at; None: none can be blamed.
 
     Planning and staging go through the sequences one by one and call the one at hand `seq`: nothing has to be noted

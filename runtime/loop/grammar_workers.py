@@ -15,8 +15,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from ..sequences.grammar_work import GrammarWork
-from .turns import give_way
+from ..sequences.pending_grammar import PendingGrammar
+from ..common.thread_priority import yield_priority
 
 Who = TypeVar("Who")
 Turn = tuple[int, int, Callable[[float], None]]  # steps that were spent, a number, what begins it, with the time at which it does
@@ -25,11 +25,11 @@ Task = tuple[Callable[[], None], float]
 LONG, MOST = 0.01, 4  # seconds of a slice after which others do not wait for it, and slices at once
 
 
-class Stopped(BaseException):
+class GrammarWorkStopped(BaseException):
     """The engine ends: no work goes on."""
 
 
-class Beside(Generic[Who]):
+class GrammarWorkers(Generic[Who]):
     """`add`, `done` and `close` are the loop's; `told` is called on another thread when something is done."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Beside(Generic[Who]):
         self._done: deque[Who] = deque()
         self.waiting = 0  # that were added, and not told of as done
 
-    def add(self, who: Who, work: GrammarWork) -> None:
+    def add(self, who: Who, work: PendingGrammar) -> None:
         self.waiting += 1
         self._queue(work, lambda since: self._hand(lambda: self._go_on(who, work), since))
 
@@ -67,7 +67,7 @@ class Beside(Generic[Who]):
         for queue in idle:
             queue.put(None)
 
-    def _queue(self, work: GrammarWork, begin: Callable[[float], None]) -> None:
+    def _queue(self, work: PendingGrammar, begin: Callable[[float], None]) -> None:
         with self._lock:
             heapq.heappush(self._turns, (work.spent, next(self._numbers), begin))
         self._give()
@@ -88,7 +88,7 @@ class Beside(Generic[Who]):
                 self._working.remove(self._mine.since)
         self._give()
 
-    def _go_on(self, who: Who, work: GrammarWork) -> None:
+    def _go_on(self, who: Who, work: PendingGrammar) -> None:
         """A slice, on one of the threads."""
         if work.go_on(lambda: self._rest(work)):
             self._done.append(who)
@@ -96,14 +96,14 @@ class Beside(Generic[Who]):
         else:
             self._queue(work, lambda since: self._hand(lambda: self._go_on(who, work), since))
 
-    def _rest(self, work: GrammarWork) -> None:
+    def _rest(self, work: PendingGrammar) -> None:
         """In the middle of work: until it has its turn again."""
         turn: SimpleQueue[float] = SimpleQueue()
         self._queue(work, turn.put)
         self._over()
         self._mine.since = turn.get()
         if self._stopping:
-            raise Stopped
+            raise GrammarWorkStopped
 
     def _hand(self, task: Callable[[], None], since: float) -> None:
         """To a thread that has nothing to do, or a new one."""
@@ -117,12 +117,12 @@ class Beside(Generic[Who]):
         queue.put((task, since))
 
     def _serve(self, queue: SimpleQueue[Task | None]) -> None:
-        give_way()
+        yield_priority()
         while (taken := queue.get()) is not None:
             task, self._mine.since = taken
             try:
                 task()
-            except Stopped:
+            except GrammarWorkStopped:
                 return
             del task, taken  # what it was done for may end now
             with self._lock:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..sequences.ops import Op
+from ..sequences.sequence_ops import SequenceOp
 
 if TYPE_CHECKING:
-    from ..sequences.life import Life
+    from ..sequences.engine_protocols import SequenceEngine
     from ..sequences.sequence import SequenceState
 
 
-class Call(Op):
+class SchedulerCall(SequenceOp):
     """A question put to the scheduler thread."""
 
     __slots__ = ("task",)
@@ -20,6 +20,6 @@ class Call(Op):
         super().__init__()
         self.task = task
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         self.resolve(self.task())
         return True

@@ -11,75 +11,75 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..adapters.room import Adapters
+from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
-from ..sequences.deadlines import Deadlines, too_late
-from ..sequences.decoding import Decoding
-from ..sequences.grammar_work import GrammarWork
-from ..sequences.life import TextSide
-from ..sequences.ops import Close, Extend, Fork, Generate, Op, Pin, TokenLogprobs
-from ..sequences.sequence import SequenceState, Status
-from ..sequences.terms import USUAL, Terms
+from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
+from ..sequences.running_generation import RunningGeneration
+from ..sequences.pending_grammar import PendingGrammar
+from ..sequences.engine_protocols import TextTools
+from ..sequences.sequence_ops import Close, Extend, Fork, Generate, SequenceOp, Pin, TokenLogprobs
+from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..speculative.speculation import Speculation
-from .beside import Beside
-from .metrics import Stats
-from .recording import Recordings
+from .grammar_workers import GrammarWorkers
+from ..watch.engine_stats import Stats
+from ..watch.text_recording import TextRecordings
 
 
-class Lifecycle:
+class SequenceLifecycle:
     """Only the scheduler thread calls this, but for `new_state`.
 
     What is done for one sequence goes through `attempt`: whatever it raises is that sequence's failure.
 
-        UNBORN ── give_birth ──> IDLE ── advance ──> WAITING ── plan ──> RUNNING
+        CHILD_PENDING ── spawn_children ──> IDLE ── advance ──> WAITING ── plan ──> RUNNING
                                   ^ suspend ───────────┴──────────────────┘        retire: CLOSED
     """
 
     def __init__(
-        self, cache: PrefixCache, scheduler: Scheduler, text: TextSide, vocab_size: int, context: int, seed: int | None
+        self, cache: PrefixCache, scheduler: Scheduler, text: TextTools, vocab_size: int, context: int, seed: int | None
     ) -> None:
         self.cache, self.scheduler, self.text = cache, scheduler, text
         self.vocab_size, self.context = vocab_size, context
         self.stats = Stats()
         self.jump_limit = sys.maxsize  # more running sequences than this, and nothing is appended without sampling
         self.live: dict[SequenceState, None] = {}  # those that hold tokens, pages or operations
-        self.deadlines = Deadlines()
+        self.deadlines = SequenceDeadlines()
         self.speculation: Speculation | None = None
-        self.recordings = Recordings()
-        self.beside: Beside[tuple[SequenceState, Generate]] = Beside()
-        self.adapters: Adapters | None = None
-        self._finished: deque[Decoding] = deque()
+        self.recordings = TextRecordings()
+        self.beside: GrammarWorkers[tuple[SequenceState, Generate]] = GrammarWorkers()
+        self.adapters: AdapterManager | None = None
+        self._finished: deque[RunningGeneration] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
         self._advancing = False
         self._random = random.Random(seed)
         self._ids = itertools.count(1)
 
-    def new_state(self, terms: Terms = USUAL, status: Status = Status.IDLE) -> SequenceState:
+    def new_state(self, terms: SequenceOptions = USUAL, status: SequenceStatus = SequenceStatus.IDLE) -> SequenceState:
         if terms.adapter and self.adapters is not None:
             self.adapters.enter(terms.adapter)
         return SequenceState(next(self._ids), terms, status)
 
-    def enqueue(self, seq: SequenceState, *ops: Op) -> None:
-        if seq.status is Status.CLOSED or seq.error is not None:
+    def enqueue(self, seq: SequenceState, *ops: SequenceOp) -> None:
+        if seq.status is SequenceStatus.CLOSED or seq.error is not None:
             for op in ops:
                 self._refuse_op(seq, op)
             return
         ops = self._in_time(seq, ops)
         if not ops:
             return
-        if seq.owed is not None and not isinstance(ops[0], Close):
-            error, seq.owed = seq.owed, None
+        if seq.deferred_error is not None and not isinstance(ops[0], Close):
+            error, seq.deferred_error = seq.deferred_error, None
             self._fail_ops(ops, error)
             return
         self.live[seq] = None
         was_empty = not seq.ops
         seq.ops.extend(ops)
-        if was_empty and seq.status is not Status.UNBORN:
+        if was_empty and seq.status is not SequenceStatus.CHILD_PENDING:
             self.advance(seq)
 
-    def _in_time(self, seq: SequenceState, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    def _in_time(self, seq: SequenceState, ops: tuple[SequenceOp, ...]) -> tuple[SequenceOp, ...]:
         """The operations that there is still time for; the others fail."""
         deadline = seq.terms.deadline
         if deadline is None or time.monotonic() < deadline:
@@ -88,7 +88,7 @@ class Lifecycle:
         self._fail_ops([op for op in ops if not isinstance(op, Close)], too_late(seq))
         return tuple(op for op in ops if isinstance(op, Close))
 
-    def _refuse_op(self, seq: SequenceState, op: Op) -> None:
+    def _refuse_op(self, seq: SequenceState, op: SequenceOp) -> None:
         if isinstance(op, Close):
             op.resolve()
         else:
@@ -129,7 +129,7 @@ class Lifecycle:
             if seq.ops and seq.ops[0] is op:
                 seq.ops.popleft()
         if not seq.ops or seq.ops[0].blocked:
-            if seq.status is not Status.CLOSED:
+            if seq.status is not SequenceStatus.CLOSED:
                 self.scheduler.suspend(seq)
             if not seq.ops and not len(seq):
                 self._forget(seq)
@@ -142,7 +142,7 @@ class Lifecycle:
         """The blocked operation of `seq` got what it waited for."""
         self.collect(seq, seq.ops[0], [], [])
 
-    def give_birth(self, parent: SequenceState, child: SequenceState) -> int:
+    def spawn_children(self, parent: SequenceState, child: SequenceState) -> int:
         """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
         child.guarded = parent.guarded
@@ -152,7 +152,7 @@ class Lifecycle:
         else:
             shared, child.reread = 0, len(child)
             self.stats.reread_tokens += child.reread
-        child.status = Status.IDLE
+        child.status = SequenceStatus.IDLE
         self.live[child] = None
         self.advance(child)
         return shared
@@ -161,7 +161,7 @@ class Lifecycle:
         """Fail the operations of one sequence; what it holds stays usable."""
         ops, seq.ops = list(seq.ops), deque()
         if ops and all(isinstance(op, Extend) for op in ops):
-            seq.owed = _anew(error)  # nobody holds the future of an extend: the next operation tells
+            seq.deferred_error = _anew(error)  # nobody holds the future of an extend: the next operation tells
         try:
             self._set_aside(seq)
         finally:
@@ -174,10 +174,10 @@ class Lifecycle:
         """It has nothing to compute any more."""
         seq.ahead, seq.draft = 0, None
         self.rewind(seq, len(seq))
-        if seq.status not in (Status.UNBORN, Status.CLOSED):
+        if seq.status not in (SequenceStatus.CHILD_PENDING, SequenceStatus.CLOSED):
             self.scheduler.suspend(seq)
 
-    def _fail_ops(self, ops: Iterable[Op], error: BaseException) -> None:
+    def _fail_ops(self, ops: Iterable[SequenceOp], error: BaseException) -> None:
         """Fail operations, and all of those who will not be born for it."""
         failing = deque(ops)
         while failing:
@@ -186,11 +186,11 @@ class Lifecycle:
             for child in op.children if isinstance(op, Fork) else ():
                 failing += self._disown(child, error)
 
-    def _disown(self, child: SequenceState, error: BaseException) -> list[Op]:
+    def _disown(self, child: SequenceState, error: BaseException) -> list[SequenceOp]:
         """It takes no operations any more: those that it had, but for its end."""
         child.error = _anew(error)
         ops, child.ops = list(child.ops), deque()
-        if child.status is not Status.UNBORN:  # the fork failed behind it
+        if child.status is not SequenceStatus.CHILD_PENDING:  # the fork failed behind it
             self.scheduler.remove(child)
         self._forget(child)
         self._leave_adapter(child)
@@ -219,7 +219,7 @@ class Lifecycle:
                 self.stats.timeouts += 1
                 self.fail(seq, too_late(seq))
 
-    def pin_again(self) -> None:
+    def renew_pins(self) -> None:
         """Compute the pinned prefixes anew: their pages were taken."""
         for seq in self.scheduler.pinned:
             self.enqueue(seq, Pin())
@@ -248,7 +248,7 @@ class Lifecycle:
         self.rewind(seq, length)
         seq.tokens.truncate(length)
         self.recordings.cut(seq, length)
-        seq.charged = min(seq.charged, length)
+        seq.charged_tokens = min(seq.charged_tokens, length)
 
     @property
     def may_jump(self) -> bool:
@@ -271,17 +271,17 @@ class Lifecycle:
                 + f" do not fit the context of {self.context} tokens; shorten the prompt, or raise the engine's `context` if the model allows it"
             )  # fmt: skip
 
-    def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding:
+    def start_decoding(self, seq: SequenceState, op: Generate) -> RunningGeneration:
         seq.guarded = seq.guarded or not op.params.speculation
-        return Decoding(self, seq, op)
+        return RunningGeneration(self, seq, op)
 
-    def work_out(self, seq: SequenceState, op: Generate, work: GrammarWork) -> None:
+    def advance_grammar(self, seq: SequenceState, op: Generate, work: PendingGrammar) -> None:
         """Have done on another thread what a generation waits for."""
         self.stats.late_masks += 1
         self.beside.add((seq, op), work)
 
     def collect(
-        self, seq: SequenceState, op: Op, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, op: SequenceOp, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> None:
         """Give an operation what was found at its rows, and go on when it is done."""
         done = self.attempt(seq, op.collect, seq, self, pairs, tops)
@@ -292,7 +292,7 @@ class Lifecycle:
         if done or op.blocked:
             self.advance(seq)
 
-    def conclude(self, seq: SequenceState, decoding: Decoding) -> None:
+    def conclude(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         """The generation at the head of the queue has its result; `deliver` hands it over."""
         self.scheduler.estimate.finished(len(decoding.output), decoding.limit, decoding.op.params.max_tokens is not None)
         self.stats.generated(decoding)

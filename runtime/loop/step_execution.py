@@ -18,22 +18,22 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from sgl.grammars.automaton.batch import fill_masks
-from sgl.grammars.automaton.meter import Unfinished
+from sgl.grammars.automaton.batch_masks import fill_masks
+from sgl.grammars.automaton.work_budget import WorkUnfinished
 
 from ..errors import RuntimeFailure
-from ..executor.runner import Runner
-from ..sampling import Samples, SamplingBatch, launch_top_logprobs, make_sampler
-from ..sequences.embedding import Embed, Floats
-from ..sequences.ops import Generate, Op, TokenLogprobs
-from ..sequences.outcome import note
-from ..sequences.sequence import SequenceState, Work
-from ..step.staging import fetch
-from ..values import shown
-from . import verify
-from .blame import culprit
-from .late import Late
-from .lifecycle import Lifecycle
+from ..executor.eager_runner import EagerRunner
+from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
+from ..sequences.embed_op import Embed, Floats
+from ..sequences.sequence_ops import Generate, SequenceOp, TokenLogprobs
+from ..sequences.op_future import note
+from ..sequences.sequence import SequenceState, ScheduledWork
+from ..step.device_upload import fetch
+from ..common.argument_checks import shown
+from . import draft_verification
+from .failing_sequence import failing_sequence
+from .deferred_sampling import DeferredSampling
+from .sequence_lifecycle import SequenceLifecycle
 
 MOST_BATCHES = 64  # that are kept while there is work
 NO_ROWS = range(0)
@@ -43,7 +43,7 @@ Item = TypeVar("Item", bound=tuple[Any, ...])
 Ready = TypeVar("Ready")
 
 
-class Sampled(NamedTuple):
+class RowsToSample(NamedTuple):
     """A generation that gets a token, and those of its draft that are chosen: rows of the step's logits, and the masks of its grammar."""
 
     seq: SequenceState
@@ -52,19 +52,19 @@ class Sampled(NamedTuple):
     masks: Sequence[Any] = ()
 
 
-class Scored(NamedTuple):
+class RowsToScore(NamedTuple):
     """An operation that gets log-probabilities at these rows of the step's logits."""
 
     seq: SequenceState
-    op: Op
+    op: SequenceOp
     rows: range
 
 
-class Want(NamedTuple):
+class WantedRows(NamedTuple):
     """Rows of a step's logits that an operation asked for: those of `positions`, from row `first` on."""
 
     seq: SequenceState
-    op: Op
+    op: SequenceOp
     hi: int
     positions: range
     first: int
@@ -79,17 +79,17 @@ class Want(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class RunningStep:
     """Attributes:
     samples: the generations that get a token, in groups, each with where it comes from.
     scores: the same of operations that get log-probabilities, and of how many rows each.
     pooled: operations that get sums of hidden states, and over which positions, in the order of `sums`.
     """
 
-    wants: list[Want]
+    wants: list[WantedRows]
     logits: torch.Tensor | None
-    samples: list[tuple[list[Sampled], Callable[[], Samples]]] = field(default_factory=list)
-    scores: list[tuple[list[Scored], Callable[[], Found]]] = field(default_factory=list)
+    samples: list[tuple[list[RowsToSample], Callable[[], SampledTokens]]] = field(default_factory=list)
+    scores: list[tuple[list[RowsToScore], Callable[[], Found]]] = field(default_factory=list)
     pooled: list[tuple[SequenceState, Embed, range]] = field(default_factory=list)
     sums: Callable[[], list[Floats]] | None = None
 
@@ -99,13 +99,13 @@ class Step:
         return bool(self.samples or self.scores or self.sums)
 
 
-class Stepper:
+class StepExecutor:
     """Runs the scheduler's plans on the runner; every method is the scheduler thread's."""
 
-    def __init__(self, runner: Runner, life: Lifecycle) -> None:
+    def __init__(self, runner: EagerRunner, life: SequenceLifecycle) -> None:
         self.runner, self.life = runner, life
         self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
-        self.late = Late(life)
+        self.late = DeferredSampling(life)
         self._batches: dict[int, SamplingBatch] = {}  # the last of each number of rows
 
     def forget(self) -> None:
@@ -114,14 +114,14 @@ class Stepper:
 
     # launch
 
-    def launch(self, work: list[Work]) -> Step | None:
+    def launch(self, work: list[ScheduledWork]) -> RunningStep | None:
         """Start computing the plan; None where that failed, or there is nothing to do."""
         if not work:
             return None
         real = [item for item in work if item.hi > item.lo]
         try:
             wants = _wants(work)
-            step = Step(wants, self.runner.forward(real))
+            step = RunningStep(wants, self.runner.forward(real))
             self._pool(step, real)
         except BaseException as error:
             note("a step failed", error)
@@ -143,14 +143,14 @@ class Stepper:
             seq.prefilling = False
             self.life.cache.publish(seq)
 
-    def _pool(self, step: Step, work: list[Work]) -> None:
+    def _pool(self, step: RunningStep, work: list[ScheduledWork]) -> None:
         """Have the sums of the step brought to the host."""
         step.pooled = _pooled(work)
         if step.pooled:
             assert self.runner.sums is not None
             step.sums = fetch(self.runner.sums)
 
-    def _fail_step(self, work: list[Work], error: BaseException) -> None:
+    def _fail_step(self, work: list[ScheduledWork], error: BaseException) -> None:
         """Fail the one that is to blame, or all; the others are computed in the next step.
 
         What a failed step wrote lies behind `computed`: nobody reads it, it is written again.
@@ -158,7 +158,7 @@ class Stepper:
         for item in work:
             self.life.cache.spoil(item.seq)
         failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
-        blamed = culprit(error)
+        blamed = failing_sequence(error)
         for seq in [blamed] if blamed is not None else [item.seq for item in work]:
             self.life.fail(seq, failure)
 
@@ -183,11 +183,11 @@ class Stepper:
 
     # decide
 
-    def decide(self, step: Step) -> None:
+    def decide(self, step: RunningStep) -> None:
         """Have the logits of the step sampled and scored for those who still want them, and those that waited sampled."""
         self._sample_late(step)
-        sampled: list[Sampled] = []
-        scored: list[Scored] = []
+        sampled: list[RowsToSample] = []
+        scored: list[RowsToScore] = []
         for want in step.wants:
             try:
                 rows = want.rows()
@@ -195,9 +195,9 @@ class Stepper:
                 self.life.fail(want.seq, error)
                 continue
             if rows and isinstance(want.op, Generate):
-                sampled.append(Sampled(want.seq, want.op, rows))
+                sampled.append(RowsToSample(want.seq, want.op, rows))
             elif rows:
-                scored.append(Scored(want.seq, want.op, rows))
+                scored.append(RowsToScore(want.seq, want.op, rows))
         if sampled and (masked := self._masked(sampled, step.logits)):
             step.samples += self._in_groups("sampling", masked, partial(self._sample, step))
         if scored:
@@ -207,7 +207,7 @@ class Stepper:
             if not (positions or isinstance(op, Generate)) and is_current(seq, op):
                 self.life.collect(seq, op, [], [])
 
-    def _sample(self, step: Step, sampled: list[Sampled]) -> Callable[[], Samples]:
+    def _sample(self, step: RunningStep, sampled: list[RowsToSample]) -> Callable[[], SampledTokens]:
         seqs = [seq for seq, _, rows, _ in sampled for _ in rows]
         rows = [row for _, _, rows, _ in sampled for row in rows]
         ready = self._choose(self._rows(step, rows), sampled, self.runner.last, self.runner.places(seqs))
@@ -215,67 +215,67 @@ class Stepper:
             seq.ahead = 1
         return ready
 
-    def _sample_late(self, step: Step) -> None:
+    def _sample_late(self, step: RunningStep) -> None:
         """Those that waited with their logits get their tokens behind what is computed: the next step knows these."""
         computed = {want.seq for want in step.wants if want.positions}
         waited = self.late.ready(computed) if len(self.late) else []
         if not waited:
             return
         logits = torch.cat([kept.logits for _, kept in waited])
-        sampled = [Sampled(seq, kept.op, range(i, i + 1)) for i, (seq, kept) in enumerate(waited)]
+        sampled = [RowsToSample(seq, kept.op, range(i, i + 1)) for i, (seq, kept) in enumerate(waited)]
         if masked := self._masked(sampled, logits):
             step.samples += self._in_groups("sampling", masked, lambda some: self._choose(self._picked(logits, [each.rows[0] for each in some]), some))
 
-    def _choose(self, logits: torch.Tensor, sampled: list[Sampled], last: Any = None, places: Any = None) -> Callable[[], Samples]:
+    def _choose(self, logits: torch.Tensor, sampled: list[RowsToSample], last: Any = None, places: Any = None) -> Callable[[], SampledTokens]:
         positions = [seq.tokens.length + behind for seq, _, rows, _ in sampled for behind in range(len(rows))]
         masks = [mask for *_, masks in sampled for mask in masks]
         return self.sampler.launch(logits, self._sampling_batch(sampled), positions, masks or None, last, places)
 
-    def _masked(self, sampled: list[Sampled], logits: torch.Tensor | None) -> list[Sampled]:
+    def _masked(self, sampled: list[RowsToSample], logits: torch.Tensor | None) -> list[RowsToSample]:
         """Those whose grammar gives a mask, with their masks (none at all where nobody has a grammar); the others fail, or wait with their logits for one."""
         if not any(map(_has_grammar, sampled)):
             return sampled
         for each in [each for each in sampled if each.op.behind]:
             self._wait(each, logits)
             sampled.remove(each)
-        found = fill_masks([matcher for each in sampled for matcher in verify.matchers(*each[:3])])
-        good: list[Sampled] = []
+        found = fill_masks([matcher for each in sampled for matcher in draft_verification.matchers(*each[:3])])
+        good: list[RowsToSample] = []
         start = 0
         for seq, op, rows, _ in sampled:
             masks, start = found[start : start + len(rows)], start + len(rows)
-            if isinstance(masks[0], Unfinished):
-                self._wait(Sampled(seq, op, rows), logits)
+            if isinstance(masks[0], WorkUnfinished):
+                self._wait(RowsToSample(seq, op, rows), logits)
             elif isinstance(masks[0], Exception):
                 self.life.fail(seq, masks[0])
             else:
-                usable = verify.usable(masks)
-                good.append(Sampled(seq, op, rows[:usable], masks[:usable]))
+                usable = draft_verification.usable(masks)
+                good.append(RowsToSample(seq, op, rows[:usable], masks[:usable]))
         return good
 
-    def _wait(self, each: Sampled, logits: torch.Tensor | None) -> None:
+    def _wait(self, each: RowsToSample, logits: torch.Tensor | None) -> None:
         """Until its grammar is worked out; the others go on."""
         seq, op, rows, _ = each
         assert logits is not None and op.decoding is not None
         self.late.keep(seq, op, self._picked(logits, [rows[0]]).clone())
         if not op.behind:
-            op.decoding.fall_behind(seq)
+            op.decoding.work_in_background(seq)
 
-    def _sampling_batch(self, sampled: list[Sampled]) -> SamplingBatch:
-        rows = [row for seq, op, rows, _ in sampled for row in verify.sampling_rows(seq, op, len(rows))]
+    def _sampling_batch(self, sampled: list[RowsToSample]) -> SamplingBatch:
+        rows = [row for seq, op, rows, _ in sampled for row in draft_verification.sampling_rows(seq, op, len(rows))]
         known = self._batches.get(len(rows))
-        if known is None or not verify.same(known.rows, rows):
+        if known is None or not draft_verification.common_count(known.rows, rows):
             if len(self._batches) >= MOST_BATCHES:
                 self._batches.clear()
             known = self._batches[len(rows)] = SamplingBatch(rows)
         return known
 
-    def _score(self, step: Step, scored: list[Scored]) -> Callable[[], Found]:
+    def _score(self, step: RunningStep, scored: list[RowsToScore]) -> Callable[[], Found]:
         rows = [row for *_, rows in scored for row in rows]
         ids = [wanted for seq, op, rows in scored for wanted in op.wanted(seq, len(rows))]
         top = max(op.top for _, op, _ in scored)
         return launch_top_logprobs(self._rows(step, rows), ids, top, self.life.text.tokenizer.vocab_size)
 
-    def _rows(self, step: Step, rows: list[int]) -> torch.Tensor:
+    def _rows(self, step: RunningStep, rows: list[int]) -> torch.Tensor:
         assert step.logits is not None
         return self._picked(step.logits, rows)
 
@@ -284,7 +284,7 @@ class Stepper:
 
     # finish
 
-    def finish(self, step: Step) -> None:
+    def finish(self, step: RunningStep) -> None:
         """Wait for what was decided and hand it out."""
         for sampled, samples in step.samples:
             self._take_all(sampled, samples)
@@ -293,7 +293,7 @@ class Stepper:
         if step.sums is not None:
             self._add_all(step, step.sums)
 
-    def _take_all(self, sampled: list[Sampled], ready: Callable[[], Samples]) -> None:
+    def _take_all(self, sampled: list[RowsToSample], ready: Callable[[], SampledTokens]) -> None:
         try:
             samples = ready()
         except BaseException as error:
@@ -309,7 +309,7 @@ class Stepper:
                 except BaseException as error:
                     self.life.fail(seq, error)
 
-    def _collect_all(self, scored: list[Scored], ready: Callable[[], Found]) -> None:
+    def _collect_all(self, scored: list[RowsToScore], ready: Callable[[], Found]) -> None:
         try:
             pairs, tops = ready()
         except BaseException as error:
@@ -321,7 +321,7 @@ class Stepper:
             if is_current(seq, op):
                 self.life.collect(seq, op, pairs[own], tops[own])
 
-    def _add_all(self, step: Step, ready: Callable[[], list[Floats]]) -> None:
+    def _add_all(self, step: RunningStep, ready: Callable[[], list[Floats]]) -> None:
         try:
             [sums] = ready()
         except BaseException as error:
@@ -332,35 +332,35 @@ class Stepper:
                 self.life.attempt(seq, op.add, total, positions)
                 self.life.collect(seq, op, [], [])
 
-    def _take(self, seq: SequenceState, op: Generate, samples: Samples, rows: range) -> None:
+    def _take(self, seq: SequenceState, op: Generate, samples: SampledTokens, rows: range) -> None:
         decoding = op.decoding
         assert decoding is not None
-        if verify.take(self.life, seq, decoding, samples, rows):
+        if draft_verification.accept_draft(self.life, seq, decoding, samples, rows):
             self.life.conclude(seq, decoding)
             self.life.advance(seq)
 
 
-def _has_grammar(each: Sampled) -> bool:
+def _has_grammar(each: RowsToSample) -> bool:
     decoding = each.op.decoding
     return decoding is not None and decoding.matcher is not None
 
 
-def is_current(seq: SequenceState, op: Op) -> bool:
+def is_current(seq: SequenceState, op: SequenceOp) -> bool:
     """Whether an operation is still the one that its sequence is at: it was not aborted, and did not fail."""
     return bool(seq.ops) and seq.ops[0] is op
 
 
-def _wants(work: list[Work]) -> list[Want]:
+def _wants(work: list[ScheduledWork]) -> list[WantedRows]:
     wants, first = [], 0
     for seq, lo, hi in work:
         op = seq.ops[0]
         positions = op.rows(seq, lo, hi) if hi > lo else range(0)
-        wants.append(Want(seq, op, hi, positions, first))
+        wants.append(WantedRows(seq, op, hi, positions, first))
         first += len(positions)
     return wants
 
 
-def _pooled(work: list[Work]) -> list[tuple[SequenceState, Embed, range]]:
+def _pooled(work: list[ScheduledWork]) -> list[tuple[SequenceState, Embed, range]]:
     """Whose hidden states are summed over which positions, who are told that the sums are on their way."""
     found = []
     for seq, lo, hi in work:

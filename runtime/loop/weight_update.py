@@ -11,26 +11,26 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import AttentionBackend, AttentionLayout
-from ..cache.pools import Pool
+from ..cache.kv_pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
-from ..loading.checkpoint import Checkpoint
-from ..loading.plan import Plan
-from ..loading.source import TensorSource
-from ..loading.weights import Transform, fill, plan_of, require
+from ..loading.checkpoint import OpenCheckpoint
+from ..loading.load_plan import LoadPlan
+from ..loading.tensor_files.tensor_source import MemoryWeightSource
+from ..loading.load_weights import Transform, fill, plan_of, require
 from ..models.decoder import Decoder
-from ..models.kv_scales import take_scales, told
-from ..models.loaded import loading_told
-from ..models.spec import Model
-from ..quantization.readers import Readers
-from .core import EngineCore
-from .ranks_side import RanksSide
+from ..models.kv_cache_scales import take_scales, describe_scales
+from ..models.load_statistics import describe_loading
+from ..models.spec.model_spec import ModelSpec
+from ..quantization.readers import WeightReaders
+from .engine_core import EngineCore
+from ..build.build_ranks import RanksBuilder
 
 log = logging.getLogger("sgl.runtime")
 
 Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by the names that the checkpoint gave them
 
 
-class Updater:
+class WeightUpdater:
     """Loads other weights into the model of an engine. `update` runs on the scheduler thread.
 
     layout: of the pool.  origin: where the present weights came from; None: they are random.  opened: `open_checkpoint` with the engine's options.
@@ -38,8 +38,8 @@ class Updater:
     """
 
     def __init__(
-        self, core: EngineCore, pool: Pool, layout: AttentionLayout, origin: Path | None, opened: Callable[[Path], Checkpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend],
-        side: RanksSide | None = None,
+        self, core: EngineCore, pool: Pool, layout: AttentionLayout, origin: Path | None, opened: Callable[[Path], OpenCheckpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend],
+        side: RanksBuilder | None = None,
     ) -> None:  # fmt: skip
         self._core, self._pool, self._layout, self._origin, self._open = core, pool, layout, origin, opened
         self._transform, self._make_attention, self._side = transform, make_attention, side
@@ -58,9 +58,9 @@ class Updater:
         if not isinstance(self._core.adapters, str):
             self._core.adapters.rebase()
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
-        return size, {"few_bits": [str(kept) for kept in model.few_bits], "loading": loading_told(model), "kv_scales": told(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
+        return size, {"few_bits": [str(kept) for kept in model.few_bits], "loading": describe_loading(model), "kv_scales": describe_scales(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
 
-    def _planned(self, origin: Origin, model: Decoder) -> tuple[Plan, int]:
+    def _planned(self, origin: Origin, model: Decoder) -> tuple[LoadPlan, int]:
         """What goes where, and the bytes that will be read, of all ranks."""
         if self._side is None:
             plan = plan_of(model, self._opened(origin, model.config))
@@ -74,16 +74,16 @@ class Updater:
         for name in ("_pool", "_make_attention", "_side"):
             vars(self).pop(name, None)
 
-    def _opened(self, origin: Origin, model: Model) -> Checkpoint:
+    def _opened(self, origin: Origin, model: ModelSpec) -> OpenCheckpoint:
         if isinstance(origin, Mapping):
-            return Checkpoint(model, [TensorSource("update_weights", origin)], Readers.of(None, ""), "update_weights")
+            return OpenCheckpoint(model, [MemoryWeightSource("update_weights", origin)], WeightReaders.of(None, ""), "update_weights")
         checkpoint = self._open(Path(origin))
-        other = [field.name for field in fields(Model) if field.name != "notes" and getattr(checkpoint.model, field.name) != getattr(model, field.name)]
+        other = [field.name for field in fields(ModelSpec) if field.name != "notes" and getattr(checkpoint.model, field.name) != getattr(model, field.name)]
         if other:
             raise CheckpointError(f"{origin} is another model than the engine's: it differs in {', '.join(other)}; open an engine for it")
         return checkpoint
 
-    def _replace(self, model: Decoder, plan: Plan) -> None:
+    def _replace(self, model: Decoder, plan: LoadPlan) -> None:
         """Computes nothing more where neither the new weights nor those of before can be loaded, until an update succeeds."""
         runner = self._core.runner
         if not self._core.halted:
@@ -97,7 +97,7 @@ class Updater:
             raise
         self._go_on()
 
-    def _fill(self, model: Decoder, plan: Plan) -> None:
+    def _fill(self, model: Decoder, plan: LoadPlan) -> None:
         if self._side is None:
             fill(model, plan, self._transform)
         else:

@@ -12,10 +12,10 @@ from torch import Tensor
 HUGE_PAGE = 2 << 20  # bytes, of x86
 
 
-def huge(size: int) -> Tensor:
+def huge_page_buffer(size: int) -> Tensor:
     """uint8 [size], which the system gives when they are written, on huge pages where it has them.
 
-    Its storage cannot be resized, as weights that sleep must be: those lie in `layers.cpu.huge_space`.
+    Its storage cannot be resized, as weights that sleep must be: those lie in `layers.cpu.huge_page_bytes`.
     """
     space = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if hasattr(mmap, "MAP_ANONYMOUS") else mmap.mmap(-1, size + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -26,6 +26,6 @@ def huge(size: int) -> Tensor:
     return torch.from_numpy(array[start : start + size])
 
 
-def roomy(size: int) -> Tensor:
+def huge_page_tensor(size: int) -> Tensor:
     """uint8 [size], on huge pages where it is large: small ones are given one by one, each as long as a copy of some kilobytes."""
-    return huge(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)
+    return huge_page_buffer(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)

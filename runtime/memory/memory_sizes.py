@@ -6,7 +6,7 @@ import os
 import re
 
 from ..errors import ConfigError
-from ..values import WORD, shown
+from ..common.argument_checks import WORD, shown
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 

@@ -21,19 +21,19 @@ def aligned(size: int) -> Tensor:
     return memory[start : start + size]
 
 
-def lock(owner: object, memory: Tensor, device: torch.device, option: str) -> weakref.finalize:
+def pin_memory(owner: object, memory: Tensor, device: torch.device, option: str) -> weakref.finalize:
     """Lock it until the result is called or the owner is gone; the memory stays as long. option: the engine's, for the error.
 
     Raises ConfigError where the driver refuses.
     """
-    locked(memory, device, option)
-    unlock = weakref.finalize(owner, unlocked, memory, device)
+    pinned_memory(memory, device, option)
+    unlock = weakref.finalize(owner, unpinned_memory, memory, device)
     unlock.atexit = False
     return unlock
 
 
-def locked(memory: Tensor, device: torch.device, option: str) -> None:
-    """Lock it until `unlocked` is called. Errors as for `lock`."""
+def pinned_memory(memory: Tensor, device: torch.device, option: str) -> None:
+    """Lock it until `unpinned_memory` is called. Errors as for `pin_memory`."""
     with torch.cuda.device(device):
         status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE | MAPPED))
         if status:
@@ -42,6 +42,6 @@ def locked(memory: Tensor, device: torch.device, option: str) -> None:
             raise ConfigError(f"{option}: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask for less")
 
 
-def unlocked(memory: Tensor, device: torch.device) -> None:
+def unpinned_memory(memory: Tensor, device: torch.device) -> None:
     with suppress(RuntimeError), torch.cuda.device(device):  # of a device that has failed
         torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

@@ -13,27 +13,27 @@ import torch
 from torch import Tensor
 
 from ..errors import RuntimeFailure
-from .huge_pages import huge
-from .locked import ALIGNMENT, locked, unlocked
+from .huge_pages import huge_page_buffer
+from .pinned_memory import ALIGNMENT, pinned_memory, unpinned_memory
 
 WASTE = 1.25  # a free piece is given to who needs at least this part of it
 
 
-class Driver(NamedTuple):
+class PinDriver(NamedTuple):
     """What is asked of it, each with a piece. lock: raises where it refuses."""
 
     lock: Callable[[Tensor], None]
     unlock: Callable[[Tensor], None]
 
 
-def driver_of(device: torch.device, option: str) -> Driver:
-    return Driver(lambda memory: locked(memory, device, option), lambda memory: unlocked(memory, device))
+def pin_driver_of(device: torch.device, option: str) -> PinDriver:
+    return PinDriver(lambda memory: pinned_memory(memory, device, option), lambda memory: unpinned_memory(memory, device))
 
 
-class _Held:
+class _PinnedPieces:
     """All pieces by their address, what of them is free, the oldest first, and what came back and is not counted yet."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: PinDriver) -> None:
         self.driver = driver
         self.pieces: dict[int, Tensor] = {}
         self.free: list[Tensor] = []
@@ -46,15 +46,15 @@ class _Held:
             self.driver.unlock(self.pieces.popitem()[1])
 
 
-class LockedPool:
+class PinnedMemoryPool:
     """Thread-safe. spare: bytes that may stay locked while nobody has them, or the largest piece, if this is more.
 
     A piece comes back when nothing is left of its tensor, views included. Whoever lets go the last of it asks nothing of the driver,
     which may wait for the device: too many free ones are unlocked by who takes the next.
     """
 
-    def __init__(self, driver: Driver, spare: int) -> None:
-        self._held, self._spare, self._lock, self._closed = _Held(driver), spare, threading.Lock(), False
+    def __init__(self, driver: PinDriver, spare: int) -> None:
+        self._held, self._spare, self._lock, self._closed = _PinnedPieces(driver), spare, threading.Lock(), False
         self._end = weakref.finalize(self, self._held.unlock_all)
         self._end.atexit = False
 
@@ -73,7 +73,7 @@ class LockedPool:
         with self._lock:
             self._closed = True
             self._end()
-            self._held = _Held(self._held.driver)  # what comes back from here on is nobody's
+            self._held = _PinnedPieces(self._held.driver)  # what comes back from here on is nobody's
 
     @property
     def bytes(self) -> int:
@@ -106,7 +106,7 @@ class LockedPool:
         return found
 
     def _fresh(self, size: int) -> Tensor:
-        piece = huge(-(-size // ALIGNMENT) * ALIGNMENT)
+        piece = huge_page_buffer(-(-size // ALIGNMENT) * ALIGNMENT)
         piece.numpy()[::ALIGNMENT] = 0  # the system gives it here, not while the driver is asked, which serves one after the other
         self._held.driver.lock(piece)
         with self._lock:

@@ -1,8 +1,8 @@
 """The models: what they are made of (`spec`), the families that say so, and the decoder that computes it."""
 
 from .decoder import Decoder
-from .families import FAMILIES, Family, family, read_model
-from .names import Merged, Names
-from .spec import Model
+from .families import FAMILIES, ModelFamily, family, read_model
+from .spec.tensor_names import MergedProjections, TensorNames
+from .spec.model_spec import ModelSpec
 
-__all__ = ["FAMILIES", "Decoder", "Family", "Merged", "Model", "Names", "family", "read_model"]
+__all__ = ["FAMILIES", "Decoder", "ModelFamily", "MergedProjections", "ModelSpec", "TensorNames", "family", "read_model"]

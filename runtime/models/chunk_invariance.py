@@ -8,44 +8,44 @@ from collections.abc import Iterator
 import torch
 
 from ..errors import ConfigError
-from ..layers import cpu
-from .recurrent_spec import Delta, Mamba2
-from .spec import Beside, Mixer, Model
+from ..layers import cpu_kernels
+from .spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from .spec.model_spec import ParallelMixersSpec, Mixer, ModelSpec
 
 
-def chunked(model: Model, device: torch.device, dtype: torch.dtype) -> str | None:
+def chunked(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> str | None:
     """The first of them, for people; None: each token follows the one before, as in C on a CPU, or in the kernels of a GPU."""
     whys = _left_on_gpu(model, dtype) if device.type == "cuda" else [None] * len(model.layers)
     for index, (layer, why) in enumerate(zip(model.layers, whys, strict=True)):
         for part in _mixers(layer.mixer):
-            if isinstance(part, Delta | Mamba2) and (why or not _follow(part, device)):
+            if isinstance(part, DeltaNetSpec | Mamba2Spec) and (why or not _follow(part, device)):
                 told = f" ({why})" if why else ""
                 return f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}{told}"
     return None
 
 
-def require_exact(model: Model, device: torch.device, dtype: torch.dtype) -> None:
+def require_exact(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
     """Raises ConfigError for `deterministic` with such layers. dtype: of the model."""
     if why := chunked(model, device, dtype):
         raise ConfigError(f"Engine(deterministic=True): {why}, whose bits depend on where a prompt is cut; run it without deterministic")
 
 
-def _follow(part: Delta | Mamba2, device: torch.device) -> bool:
-    return device.type == "cuda" or (device.type == "cpu" and part.state[1].shape[1] <= cpu.most_keys())
+def _follow(part: DeltaNetSpec | Mamba2Spec, device: torch.device) -> bool:
+    return device.type == "cuda" or (device.type == "cpu" and part.state[1].shape[1] <= cpu_kernels.most_keys())
 
 
-def _left_on_gpu(model: Model, dtype: torch.dtype) -> list[str | None]:
+def _left_on_gpu(model: ModelSpec, dtype: torch.dtype) -> list[str | None]:
     """Of each layer why the GPU's kernels leave it."""
-    from .claims_gpu import fused_refusal
+    from .gpu.gpu_support import gpu_refusal
     from .decoder import Decoder
 
     if importlib.util.find_spec("triton") is None:
         return ["triton is not installed"] * len(model.layers)
-    return [fused_refusal(block, dtype) for block in Decoder(model, dtype, "meta").layers]
+    return [gpu_refusal(block, dtype) for block in Decoder(model, dtype, "meta").layers]
 
 
 def _mixers(mixer: Mixer | None) -> Iterator[Mixer]:
-    if isinstance(mixer, Beside):
+    if isinstance(mixer, ParallelMixersSpec):
         yield from mixer.mixers
     elif mixer is not None:
         yield mixer

@@ -1,4 +1,4 @@
-"""A decoder made of the parts that its `Model` names: computed by torch here, or by the executors that claim its layers."""
+"""A decoder made of the parts that its `ModelSpec` names: computed by torch here, or by the executors that claim its layers."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..layers.float8 import Scales
-from ..layers.rotary import Rotary
-from ..quantization.keeping import Kept, PartTransform
-from ..step.batch import Batch
-from ..step.own_rows import own_rows
-from .block import Block, Transform
-from .compiled import CompiledStep, Span
-from .embedding import Embedding, Head, known_ids
-from .executors import SMALL_MODEL, Ran, capturable, executors
-from .expert_places import ExpertPlaces
-from .experts import ExpertsPart
-from .loaded import Loaded
-from .mixer import Step, states_of
-from .places import Place
-from .pooling import summed
-from .spec import Model
+from ..attention.attention_backend import AttentionBackend
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..layers.float8_reference import KVScaleFactors
+from ..layers.rotary_embedding import RotaryEmbedding
+from ..quantization.quantized_transform import QuantizedLayerCount, LayerTransform
+from ..step.step_batch import StepBatch
+from ..step.rank_rows import own_rows
+from .reference.reference_block import ReferenceBlock, Transform
+from .cpu.cpu_step import CpuStep, LayerSpan
+from .reference.reference_embedding import TokenEmbedding, OutputHead, known_ids
+from .layer_executors import SMALL_MODEL, LayerExecutorChoice, capturable, executors
+from .placement.expert_offload_plan import ExpertOffloadPlan
+from .reference.reference_experts import ReferenceExperts
+from .load_statistics import LoadStatistics
+from .reference.reference_mixer import ReferenceStep, step_states
+from .spec.weight_targets import WeightTarget
+from .hidden_state_pooling import pooled_sums
+from .spec.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from .capture import Capture
-    from .fused import Course
+    from .hidden_state_capture import HiddenStateCapture
+    from .gpu.gpu_step import ExecutionPlan
 
 
-class WithAdapters(Protocol):
+class AdaptedDecoder(Protocol):
     """See `adapters.shadow.Shadow`."""
 
-    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor: ...
+    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor: ...
 
     def forget(self) -> None: ...
 
@@ -59,31 +59,31 @@ class Decoder:
     step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
     """
 
-    few_bits: tuple[Kept, ...] = ()
-    loaded: Loaded | None = None
-    kv_scales: tuple[Scales | str | None, ...] = ()
-    capture: Capture | None = None
-    adapted: WithAdapters | None = None
+    few_bits: tuple[QuantizedLayerCount, ...] = ()
+    loaded: LoadStatistics | None = None
+    kv_scales: tuple[KVScaleFactors | str | None, ...] = ()
+    capture: HiddenStateCapture | None = None
+    adapted: AdaptedDecoder | None = None
 
-    def __init__(self, model: Model, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True, expert_places: ExpertPlaces | None = None) -> None:
+    def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True, expert_places: ExpertOffloadPlan | None = None) -> None:
         self.expert_places = expert_places
         self.config, self.dtype, self.device = model, dtype, torch.device(device)
         first = self.device if allocate else torch.device("meta")
-        self.embedding = Embedding(model, dtype, first)
+        self.embedding = TokenEmbedding(model, dtype, first)
         self.layers = [self._block(index, first) for index in range(len(model.layers))]
-        self.head = Head(model, self.embedding, dtype, first)
+        self.head = OutputHead(model, self.embedding, dtype, first)
         self.fused = _can_fuse(self)
-        self.step: CompiledStep | None = None
+        self.step: CpuStep | None = None
         positions = model.max_position if self.fused else 64
-        self.rotaries = {rope: Rotary(rope, dtype, self.device, positions) for rope in model.ropes}
+        self.rotaries = {rope: RotaryEmbedding(rope, dtype, self.device, positions) for rope in model.ropes}
         self.parameter_count = sum(place.target.numel() for place in self.places())
 
-    def _block(self, index: int, device: torch.device) -> Block:
+    def _block(self, index: int, device: torch.device) -> ReferenceBlock:
         model = self.config
-        return Block(model.layers[index], model.names, index, model.hidden_size, self.dtype, device, model.per_layer, model.stage.first)
+        return ReferenceBlock(model.layers[index], model.names, index, model.hidden_size, self.dtype, device, model.per_layer, model.stage.first)
 
     @property
-    def parts(self) -> list[Embedding | Block | Head]:
+    def parts(self) -> list[TokenEmbedding | ReferenceBlock | OutputHead]:
         """In the order in which they are computed and loaded."""
         return [self.embedding, *self.layers, self.head]
 
@@ -94,11 +94,11 @@ class Decoder:
             self.adapted.forget()
         self.step = None
         if index == 0:
-            self.embedding = Embedding(self.config, self.dtype, self.device)
+            self.embedding = TokenEmbedding(self.config, self.dtype, self.device)
         elif index <= len(self.layers):
             self.layers[index - 1] = self._block(index - 1, self.device)
         else:
-            self.head = Head(self.config, self.embedding, self.dtype, self.device)
+            self.head = OutputHead(self.config, self.embedding, self.dtype, self.device)
 
     def release(self, index: int) -> None:
         """Let a layer go: it has no memory until it is allocated again. The embedding and the head stay."""
@@ -106,7 +106,7 @@ class Decoder:
             self.layers[index - 1] = self._block(index - 1, torch.device("meta"))
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
+    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> Tensor:
         """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`.
 
         memory: of the states, where layers keep some.
@@ -119,36 +119,36 @@ class Decoder:
             return self.adapted.forward(batch, attention, memory)
         return self.forward_base(batch, attention, memory)
 
-    def forward_base(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
+    def forward_base(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor:
         """The same, by these layers, whatever adapters the batch has."""
         if self.capture is not None:
             return self.capture.forward(self, batch, attention, memory)
         if self.fused:
-            from . import fused
+            from .gpu import gpu_step
 
-            return fused.forward(self, batch, attention, memory)
+            return gpu_step.forward(self, batch, attention, memory)
         if self.step is None:
-            return self.span_by_law(Span(0, len(self.layers), False), None, self.by_law(batch, attention, memory))
+            return self.span_by_reference(LayerSpan(0, len(self.layers), False), None, self.by_reference(batch, attention, memory))
         spans, seen = self.step.plan(batch, attention)
-        step = None if all(span.compiled for span in spans) else self.by_law(batch, attention, memory)
+        step = None if all(span.compiled for span in spans) else self.by_reference(batch, attention, memory)
         x: Tensor | None = None
         for span in spans:
-            x = self.step.run(self, span, x, batch, attention, seen, memory) if step is None or span.compiled else self.span_by_law(span, x, step)
+            x = self.step.run(self, span, x, batch, attention, seen, memory) if step is None or span.compiled else self.span_by_reference(span, x, step)
         assert x is not None
         return x
 
-    def by_law(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Step:
+    def by_reference(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> ReferenceStep:
         longest = max(batch.context_lens)
         angles = {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()}
-        return Step(batch, attention, angles, states_of(batch, memory))
+        return ReferenceStep(batch, attention, angles, step_states(batch, memory))
 
-    def embedded(self, batch: Batch) -> Tensor:
+    def embedded(self, batch: StepBatch) -> Tensor:
         """The states before the first layer, [T, hidden]."""
         if batch.entering is not None:
             return batch.entering
         return self.embedding(known_ids(batch), batch.positions)
 
-    def span_by_law(self, span: Span, x: Tensor | None, step: Step) -> Tensor:
+    def span_by_reference(self, span: LayerSpan, x: Tensor | None, step: ReferenceStep) -> Tensor:
         """Hidden states [T, hidden] behind a span of layers from those before it, or the logits. x: None at the start."""
         x = self.embedded(step.batch) if x is None else x
         own: tuple[Tensor | None, ...] = (None,) * len(self.layers)
@@ -159,7 +159,7 @@ class Decoder:
             x = layer.forward(x, step, None, extra)
         return self._finish(x, step, own[-1]) if span.stop == count else x
 
-    def _finish(self, x: Tensor, step: Step, own: Tensor | None) -> Tensor:
+    def _finish(self, x: Tensor, step: ReferenceStep, own: Tensor | None) -> Tensor:
         """The last layer, and the logits that are wanted."""
         last, batch = self.layers[-1], step.batch
         if not (len(batch.logit_rows) or batch.whole):  # only keys and values are wanted
@@ -168,7 +168,7 @@ class Decoder:
         all_rows = batch.whole or len(batch.logit_rows) == len(x)
         return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
 
-    def finished(self, x: Tensor, batch: Batch) -> Tensor:
+    def finished(self, x: Tensor, batch: StepBatch) -> Tensor:
         """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are pooled.
 
         Of a stage before the last one: these states.
@@ -182,9 +182,9 @@ class Decoder:
         logits = self.head(hidden)
         return logits.float() if self.device.type == "cpu" else logits
 
-    def pooled(self, hidden: Tensor, batch: Batch) -> Tensor:
+    def pooled(self, hidden: Tensor, batch: StepBatch) -> Tensor:
         """Fill the batch's sums from the normed states of all its tokens [T, hidden]; the logits that it wants."""
-        batch.hidden, batch.sums = hidden, summed(hidden, batch.pools) if batch.pools else None
+        batch.hidden, batch.sums = hidden, pooled_sums(hidden, batch.pools) if batch.pools else None
         if not len(batch.logit_rows):
             return self.no_logits()
         return self._logits(hidden.index_select(0, batch.logit_rows))
@@ -195,18 +195,18 @@ class Decoder:
         return torch.empty(0, self.config.vocab_size, dtype=dtype, device=self.device)
 
     @cached_property
-    def course(self) -> Course:
+    def execution_plan(self) -> ExecutionPlan:
         """How steps run on a GPU, once sealed."""
-        from .fused import course_of
+        from .gpu.gpu_step import execution_plan_of
 
-        return course_of(self)
+        return execution_plan_of(self)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[WeightTarget]:
         """Where each tensor of a checkpoint goes, before `seal`."""
         for part in self.parts:
             yield from part.places()
 
-    def executors(self) -> list[Ran]:
+    def executors(self) -> list[LayerExecutorChoice]:
         """Of each layer who computes it, and why nothing faster does; of a sealed model."""
         return executors(self)
 
@@ -220,7 +220,7 @@ class Decoder:
 
         [] where no layer has experts. On a GPU this waits for the steps that are under way.
         """
-        counts = [layer.ffn.counts if isinstance(layer.ffn, ExpertsPart) else None for layer in self.layers]
+        counts = [layer.ffn.counts if isinstance(layer.ffn, ReferenceExperts) else None for layer in self.layers]
         return [] if all(each is None for each in counts) else [[] if each is None else each.tolist() for each in counts]
 
     @property
@@ -236,13 +236,13 @@ class Decoder:
     def tensors_of(self, index: int) -> Iterator[Tensor]:
         """All that is kept of a part."""
         part = self.parts[index]
-        if not isinstance(part, Block):
+        if not isinstance(part, ReferenceBlock):
             yield from part.tensors()
             return
         for holder, name in part.products():
             yield from getattr(holder, name).tensors()
         yield from (norm.weight for norm in part.norms())
-        if isinstance(part.ffn, ExpertsPart):
+        if isinstance(part.ffn, ReferenceExperts):
             yield from part.ffn.tensors()
         if part.mixer is not None:
             yield from part.mixer.tensors()
@@ -258,7 +258,7 @@ class Decoder:
         return self.finish()
 
     def seal_part(self, index: int, transform: Transform | None = None) -> None:
-        by_part = transform if isinstance(transform, PartTransform) else None
+        by_part = transform if isinstance(transform, LayerTransform) else None
         if by_part:
             by_part.begin(self, index)
         self.parts[index].seal(self.parameter_count * self.dtype.itemsize <= SMALL_MODEL, transform)
@@ -269,7 +269,7 @@ class Decoder:
 
     def finish(self) -> Decoder:
         """Once all parts are sealed."""
-        self.step = CompiledStep.of(self)
+        self.step = CpuStep.of(self)
         return self
 
 

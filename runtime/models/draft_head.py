@@ -13,22 +13,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..layers.linear import Linear
-from ..layers.rotary import Rotary
-from ..step.batch import Batch
-from .attention import AttentionPart
-from .block import Block, normed
+from ..attention.attention_backend import AttentionBackend
+from ..layers.linear_layers import Linear
+from ..layers.rotary_embedding import RotaryEmbedding
+from ..step.step_batch import StepBatch
+from .reference.reference_attention import ReferenceAttention
+from .reference.reference_block import ReferenceBlock, normed
 from .decoder import Decoder
-from .mixer import Step
-from .places import Place, matrix, norm_for, norm_places, weight_of
-from .spec import Model, Norm
+from .reference.reference_mixer import ReferenceStep
+from .spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
+from .spec.model_spec import ModelSpec, NormSpec
 
 Kind = Literal["EAGLE", "EAGLE-3", "MTP"]
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNames:
+class DraftHeadNames:
     """What a checkpoint calls the parts of a head beside its layer's."""
 
     fc: str = "fc"
@@ -40,7 +40,7 @@ class HeadNames:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSpec:
+class DraftHeadSpec:
     """model: one layer, and the tokens that the head can guess.
 
     target_hidden: width of the target's states.  layers: before which of the target's these are kept; empty: the last ones.
@@ -49,10 +49,10 @@ class HeadSpec:
     """
 
     kind: Kind
-    model: Model
+    model: ModelSpec
     target_hidden: int
     layers: tuple[int, ...]
-    names: HeadNames
+    names: DraftHeadNames
     fc_bias: bool = False
     embeds: bool = False
     scores: bool = False
@@ -60,48 +60,48 @@ class HeadSpec:
     normed_residual: bool = False
 
 
-class Head:
+class DraftHead:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
     ids: int64 [tokens of the head], which of the target's they are; None: the same.
     """
 
-    def __init__(self, spec: HeadSpec, target: Decoder, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: DraftHeadSpec, target: Decoder, dtype: torch.dtype, device: torch.device) -> None:
         self.spec, self.config, self.target, self.dtype, self.device = spec, spec.model, target, dtype, device
         hidden, norm = spec.model.hidden_size, spec.model.norm
-        self.block = Block(spec.model.layers[0], spec.model.names, 0, hidden, dtype, device)
+        self.block = ReferenceBlock(spec.model.layers[0], spec.model.names, 0, hidden, dtype, device)
         inputs = len(spec.layers) * spec.target_hidden if spec.layers else hidden + spec.target_hidden
         if spec.kind == "EAGLE-3":
             self._widen(hidden)
         self.fc = matrix(hidden, inputs, spec.fc_bias, False, dtype, device)
-        own = Norm(spec.model.norm.eps) if spec.model.norm else None
+        own = NormSpec(spec.model.norm.eps) if spec.model.norm else None
         self.embedding_norm = norm_for(own if spec.kind == "MTP" else None, hidden, device)
         self.hidden_norm = norm_for(None if spec.kind == "EAGLE" else own, hidden, device)
         self.norm = norm_for(norm if spec.kind != "EAGLE" else None, hidden, device)
         self.table = torch.empty(target.config.vocab_size, hidden, dtype=dtype, device=device) if spec.embeds else None
         self.product = Linear.empty(spec.model.vocab_size, hidden, False, dtype, device) if spec.scores else None
         self.ids = torch.arange(spec.model.vocab_size, device=device) if spec.maps else None
-        self.rotaries = {rope: Rotary(rope, dtype, device, 64) for rope in spec.model.ropes}
+        self.rotaries = {rope: RotaryEmbedding(rope, dtype, device, 64) for rope in spec.model.ropes}
         self.parameter_count = sum(place.target.numel() for place in self.places())
 
     def _widen(self, hidden: int) -> None:
         """The layer's queries, keys and values are of embedding and state beside each other."""
         output = self.block.attention.output
-        self.block.mixer = AttentionPart(self.block.layer.attention, self.config.names, 0, 2 * hidden, self.dtype, self.device)
+        self.block.mixer = ReferenceAttention(self.block.layer.attention, self.config.names, 0, 2 * hidden, self.dtype, self.device)
         self.block.attention.output = output
 
-    def places(self) -> Iterator[Place]:
-        names, part = self.spec.names, Norm(1e-6)
+    def places(self) -> Iterator[WeightTarget]:
+        names, part = self.spec.names, NormSpec(1e-6)
         yield from self.block.places()
         yield from weight_of(names.fc, self.fc)
         for name, norm in ((names.embedding_norm, self.embedding_norm), (names.hidden_norm, self.hidden_norm), (names.norm, self.norm)):
             yield from norm_places(name, part, norm)
         if self.table is not None:
-            yield Place(f"{names.embedding}.weight", self.table)
+            yield WeightTarget(f"{names.embedding}.weight", self.table)
         if self.product is not None:
-            yield Place(f"{names.head}.weight", self.product.weight, self.product)
+            yield WeightTarget(f"{names.head}.weight", self.product.weight, self.product)
 
-    def seal(self) -> Head:
+    def seal(self) -> DraftHead:
         """Bring the loaded weights into the layout to compute with."""
         self.block.seal(True, None)
         for norm in (self.embedding_norm, self.hidden_norm, self.norm):
@@ -123,13 +123,13 @@ class Head:
         yield from (place.target for place in self.places())
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: StepBatch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [R, tokens of the head], float32, and the states [R, hidden] that a chain goes on from, of the batch's `logit_rows`.
 
         The batch's tokens are those behind the tokens whose `states` [T, ...] these are: the target's, or the head's own.
         """
         longest = max(batch.context_lens)
-        step = Step(batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()})
+        step = ReferenceStep(batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()})
         embedded = self._embedded(batch)
         x = self._wide(embedded, states, step) if self.spec.kind == "EAGLE-3" else self._narrow(embedded, states, step)
         y = normed(self.norm, x)
@@ -138,19 +138,19 @@ class Head:
         logits = self.target.head(y) if self.product is None else self.product(y)
         return logits.float(), y if self.spec.kind == "MTP" else x
 
-    def _embedded(self, batch: Batch) -> Tensor:
+    def _embedded(self, batch: StepBatch) -> Tensor:
         if self.table is None:
             return self.target.embedding(batch.token_ids, batch.positions)
         return self.table.index_select(0, batch.token_ids)
 
-    def _narrow(self, embedded: Tensor, states: Tensor, step: Step) -> Tensor:
+    def _narrow(self, embedded: Tensor, states: Tensor, step: ReferenceStep) -> Tensor:
         x = self.fc(torch.cat([normed(self.embedding_norm, embedded), normed(self.hidden_norm, states)], 1))
         if not len(step.batch.logit_rows):
             self.block.store(x, step)
             return x[:0]
         return self.block.forward(x, step, step.batch.logit_rows)
 
-    def _wide(self, embedded: Tensor, states: Tensor, step: Step) -> Tensor:
+    def _wide(self, embedded: Tensor, states: Tensor, step: ReferenceStep) -> Tensor:
         block, rows = self.block, step.batch.logit_rows
         x = self.fc(states) if states.shape[1] != self.config.hidden_size else states
         y = normed(self.hidden_norm, x)

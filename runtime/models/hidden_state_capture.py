@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..step.batch import Batch
-from .compiled import Span
+from ..attention.attention_backend import AttentionBackend
+from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..step.step_batch import StepBatch
+from .cpu.cpu_step import LayerSpan
 
 if TYPE_CHECKING:
     from .decoder import Decoder
 
 
-class Capture:
+class HiddenStateCapture:
     """Has a decoder keep, for all tokens of each step, the states before some of its layers beside each other, or the last ones.
 
     layers: rising; empty: the states behind the last norm.
@@ -29,14 +29,14 @@ class Capture:
         self.layers = layers
         self.newest: Tensor | None = None
 
-    def forward(self, model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
+    def forward(self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor:
         """As `Decoder.forward`; its spans end where something is kept."""
         batch.keeps = not self.layers
         if model.fused:
             return self._fused(model, batch, attention, memory)
         compiled, count = model.step, len(model.layers)
-        spans, seen = compiled.plan(batch, attention) if compiled else ((Span(0, count, False),), [])
-        step = None if all(span.compiled for span in spans) else model.by_law(batch, attention, memory)
+        spans, seen = compiled.plan(batch, attention) if compiled else ((LayerSpan(0, count, False),), [])
+        step = None if all(span.compiled for span in spans) else model.by_reference(batch, attention, memory)
         found: list[Tensor] = []
         x: Tensor | None = None
         for span in self._cut(spans):
@@ -47,20 +47,20 @@ class Capture:
                 x = compiled.run(model, span, x, batch, attention, seen)
             else:
                 assert step is not None
-                x = model.span_by_law(span, x, step)
+                x = model.span_by_reference(span, x, step)
         assert x is not None
         self.newest = torch.cat(found, 1) if self.layers else batch.hidden
         return x
 
-    def _fused(self, model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None) -> Tensor:
-        from . import fused
+    def _fused(self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor:
+        from .gpu import gpu_step
 
         found: dict[int, Tensor] = {}
-        logits = fused.forward(model, batch, attention, memory, (self.layers, found))
+        logits = gpu_step.forward(model, batch, attention, memory, (self.layers, found))
         self.newest = torch.cat([found[layer] for layer in self.layers], 1) if self.layers else batch.hidden
         return logits
 
-    def _cut(self, spans: tuple[Span, ...]) -> Iterator[Span]:
+    def _cut(self, spans: tuple[LayerSpan, ...]) -> Iterator[LayerSpan]:
         for span in spans:
             borders = [span.start, *(layer for layer in self.layers if span.start < layer < span.stop), span.stop]
-            yield from (Span(start, stop, span.compiled) for start, stop in pairwise(borders))
+            yield from (LayerSpan(start, stop, span.compiled) for start, stop in pairwise(borders))

@@ -11,7 +11,7 @@ STEPS = 2.0**30  # in 1: states are rounded to whole steps, whose sums are exact
 ROWS = 1024  # that are held in float64 at a time
 
 
-def summed(hidden: Tensor, spans: Iterable[tuple[int, int]]) -> Tensor:
+def pooled_sums(hidden: Tensor, spans: Iterable[tuple[int, int]]) -> Tensor:
     """hidden: [T, n].  spans: first token and the one behind the last. float64 [spans, n]."""
     return torch.stack([_sum(hidden[start:stop]) for start, stop in spans])
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..attention import AttentionLayout
-from ..cache.pools import Pool
+from ..cache.kv_pools import Pool
 from ..errors import CheckpointError
-from ..layers.float8 import FP8, Scales
+from ..layers.float8_reference import FP8, KVScaleFactors
 from .decoder import Decoder
-from .generic import AnyDecoder
+from .transformers_backend import AnyDecoder
 
 
 def take_scales(pool: Pool, model: AnyDecoder, layout: AttentionLayout) -> None:
@@ -19,16 +19,16 @@ def take_scales(pool: Pool, model: AnyDecoder, layout: AttentionLayout) -> None:
     for scales in said or (None,) * len(layout.layers):
         if isinstance(scales, str):
             raise CheckpointError(f"kv_dtype='fp8': {scales}")
-        found.append(scales or Scales())
+        found.append(scales or KVScaleFactors())
     layout.scale(pool, found)
 
 
-def told(pool: Pool, layout: AttentionLayout) -> str | None:
+def describe_scales(pool: Pool, layout: AttentionLayout) -> str | None:
     """For people; None: nothing is stored in float8."""
     if pool.dtype != FP8:
         return None
     found = [layout.scales(pool, layer) for layer in layout.places]
-    if all(scales == Scales() for scales in found):
+    if all(scales == KVScaleFactors() for scales in found):
         return "1 in every layer"
     keys, values = zip(*found, strict=True)
     return f"from the checkpoint: keys {min(keys):.4g} to {max(keys):.4g}, values {min(values):.4g} to {max(values):.4g}"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadStatistics:
     """bytes: that were read.  peak: the most that weights took at a time, on the device and beside it."""
 
     bytes: int
@@ -20,16 +20,16 @@ class Loaded:
     peak: int
 
 
-def loading_told(model: object) -> dict[str, float] | None:
+def describe_loading(model: object) -> dict[str, float] | None:
     """For `Engine.info`. None: the weights are random, or were loaded by transformers."""
-    found: Loaded | None = getattr(model, "loaded", None)
+    found: LoadStatistics | None = getattr(model, "loaded", None)
     if found is None:
         return None
     return {"bytes": found.bytes, "seconds": found.seconds, "bytes_per_second": found.bytes / found.seconds, "peak_bytes": found.peak}
 
 
 @dataclass(slots=True)
-class Held:
+class LoadMemoryCounter:
     """Bytes of the weights while they are loaded: of what is kept, and of the parts that come, as they are stored.
 
     A part counts in both forms while it is sealed. The readers' buffers and what a single product takes on its way are not counted.
@@ -50,9 +50,9 @@ class Held:
         self._note()
         self._coming.popleft()
 
-    def loaded(self, count: int) -> Loaded:
+    def loaded(self, count: int) -> LoadStatistics:
         """All parts are sealed; count: bytes that were read."""
-        return Loaded(count, time.perf_counter() - self._began, self.peak)
+        return LoadStatistics(count, time.perf_counter() - self._began, self.peak)
 
     def _note(self) -> None:
         self.peak = max(self.peak, sum(self._kept.values()) + sum(self._coming))

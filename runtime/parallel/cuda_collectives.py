@@ -12,15 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..kernels.ahead import is_compiling
-from ..kernels.norm import add_rms_norm
-from ..kernels.one_way import MOST as CHANNELS
-from ..kernels.one_way import Channels, gather, messages, tell
-from ..kernels.over_ranks import MOST, Rooms, Sizes, suits, sum_add_norm, sum_over_ranks
-from .algorithms import ORDERED, TOLD, Algorithm, algorithm, limits, told
-from .algorithms import gathered as most_gathered
-from .ranks import LIMIT
-from .stages import Place
+from ..kernels.launch.compile_ahead import is_compiling
+from ..kernels.rms_norm import add_rms_norm
+from ..kernels.comm.gather_broadcast import MOST as CHANNELS
+from ..kernels.comm.gather_broadcast import GatherBuffers, gather, messages, broadcast_from_rank0
+from ..kernels.comm.all_reduce import (
+    MOST,
+    AllReduceBuffers,
+    AllReduceSizes,
+    supports,
+    sum_add_norm,
+    all_reduce_sum,
+)
+from .all_reduce_algorithms import ORDERED, TOLD, Algorithm, algorithm, limits, describe_algorithms
+from .all_reduce_algorithms import gathered as most_gathered
+from .rank_collectives import LIMIT
+from .pp.pipeline_stages import RankPlace
 
 ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
@@ -38,7 +45,7 @@ def set_environment() -> None:
     os.environ.update(ENVIRONMENT)
 
 
-class CudaRanks:
+class CudaCollectives:
     """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as CUDA graphs.
 
     width: numbers of the rows that are summed.  deterministic: one way to add up, whatever the number of rows.
@@ -51,7 +58,7 @@ class CudaRanks:
         self, rank: int, ranks: int, meeting: Path, device: torch.device, width: int, dtype: torch.dtype, deterministic: bool = False, stages: int = 1
     ) -> None:  # fmt: skip
         """rank, ranks: of all stages. Waits until all ranks are here."""
-        self.place, self.device = Place.of(rank, ranks, stages), device
+        self.place, self.device = RankPlace.of(rank, ranks, stages), device
         self.rank, self.ranks = self.place.split[:2]
         self._deterministic, self._measuring = deterministic, False
         dist.init_process_group("nccl", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=LIMIT, device_id=device)
@@ -59,7 +66,7 @@ class CudaRanks:
         groups = [dist.new_group(range(first, first + self.ranks)) for first in firsts]
         self.group = groups[self.place.stage] if groups else None
         far = _unreachable(device, ranks)
-        self.why = far or (None if suits(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
+        self.why = far or (None if supports(width, dtype.itemsize) else f"rows of {width} numbers are no whole words")
         self._memory: list[Any] = []
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
@@ -80,19 +87,19 @@ class CudaRanks:
         self._memory += [memory, handle]
         return memory, torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=self.device)
 
-    def _make_rooms(self, width: int, dtype: torch.dtype) -> Rooms:
+    def _make_rooms(self, width: int, dtype: torch.dtype) -> AllReduceBuffers:
         width = -(-width // 16) * 16
         to_all, pushed = limits(self.ranks)
         few, rows = (max(1, size // (width * dtype.itemsize)) for size in (to_all, max(ORDERED, pushed) if self._deterministic else pushed))
-        sizes, first = Sizes(self.ranks, width, dtype.itemsize, few, rows), self.place.stage * self.ranks
+        sizes, first = AllReduceSizes(self.ranks, width, dtype.itemsize, few, rows), self.place.stage * self.ranks
         places = self.share(sizes.bytes)[1][first : first + self.ranks].contiguous()
-        return Rooms(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32, device=self.device))
+        return AllReduceBuffers(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32, device=self.device))
 
-    def _channels(self, size: int) -> Channels:
+    def _channels(self, size: int) -> GatherBuffers:
         """size: bytes of one rank at most."""
         most, first = messages(size), self.place.stage * self.ranks
-        places = self.share(Channels.bytes_for(self.ranks, most))[1][first : first + self.ranks].contiguous()
-        return Channels(self.rank, self.ranks, most, places, torch.zeros(self.ranks, CHANNELS, dtype=torch.int32, device=self.device))
+        places = self.share(GatherBuffers.bytes_for(self.ranks, most))[1][first : first + self.ranks].contiguous()
+        return GatherBuffers(self.rank, self.ranks, most, places, torch.zeros(self.ranks, CHANNELS, dtype=torch.int32, device=self.device))
 
     def algorithm(self, x: Tensor) -> Algorithm:
         return algorithm(self.ranks, x.numel() * x.itemsize, self._rooms is not None, self._deterministic)
@@ -111,7 +118,7 @@ class CudaRanks:
         if self._measuring:
             return x
         if self._rooms is not None and self.algorithm(x) == "push":
-            return sum_over_ranks(x, self._rooms)
+            return all_reduce_sum(x, self._rooms)
         x = x.contiguous()
         if not is_compiling():
             dist.all_reduce(x, group=self.group)
@@ -123,7 +130,7 @@ class CudaRanks:
             return sum_add_norm(x, part, weight, eps, self._rooms)
         return add_rms_norm(x, self.summed(part), weight, eps)
 
-    def rooms(self, out: Tensor) -> Rooms | None:
+    def rooms(self, out: Tensor) -> AllReduceBuffers | None:
         """Where products of one row send their parts of the sum `out` themselves; None: they give them."""
         posts = self._rooms is not None and not self._measuring and self.algorithm(out) == "push" and self._rooms.few(out)
         return self._rooms if posts else None
@@ -147,15 +154,15 @@ class CudaRanks:
         if self.ranks == 1 or self._measuring:
             return
         if self._outwards is not None and self._outwards.holds(1, len(x), x.itemsize):
-            tell(x, self._outwards)
+            broadcast_from_rank0(x, self._outwards)
         elif not is_compiling():
             dist.broadcast(x, group_src=0, group=self.group)
 
-    def told_of(self) -> str:
+    def describe_collective(self) -> str:
         """How they add up, for people."""
         if self._rooms is None:
             return f"NCCL: {self.why}" if self.why else "none: each rank has whole layers"
-        return "pushed" if self._deterministic else told(self.ranks)
+        return "pushed" if self._deterministic else describe_algorithms(self.ranks)
 
 
 def _unreachable(device: torch.device, ranks: int) -> str | None:

@@ -12,16 +12,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import RuntimeFailure
-from ..layers.linear import Linear
+from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
-from ..models.experts import ExpertsPart
-from ..models.latent import LatentPart
-from ..models.over_ranks import Gathered, Summed, Sums, Taken
+from ..models.reference.reference_experts import ReferenceExperts
+from ..models.reference.reference_latent_attention import ReferenceLatentAttention
+from ..models.reference.tensor_parallel_linear import (
+    GatherLinear,
+    AllReduceLinear,
+    TensorParallelGroup,
+    PrecomputedLinear,
+)
 
 LIMIT = timedelta(days=1)  # of one collective: that a rank is silent is noticed by those who listen to it (see team.py)
 
 
-class Ranks:
+class RankCollectives:
     """The ranks of one engine, by gloo. One thread of each calls its methods, all ranks the same ones in the same order.
 
     group: of those that add up with each other; None: all.
@@ -63,12 +68,12 @@ class Ranks:
         return x.copy_(total)
 
     def joined(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `Sums`: the law."""
+        """See `TensorParallelGroup`: the law."""
         x.add_(self.summed(part))
         return torch.nn.functional.rms_norm(x.float(), x.shape[1:], weight.float(), eps).to(x.dtype)
 
     def rooms(self, out: Tensor) -> None:
-        """See `Sums`."""
+        """See `TensorParallelGroup`."""
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x.
@@ -83,39 +88,39 @@ class Ranks:
         return x if parts is None else torch.cat(parts, 1)[:, :columns]
 
 
-class RankOf(Sums, Protocol):
+class HasRank(TensorParallelGroup, Protocol):
     rank: int
 
 
-def joined(model: Decoder, ranks: RankOf) -> Decoder:
+def joined(model: Decoder, ranks: HasRank) -> Decoder:
     """The sealed model of a rank, whose products give what all ranks compute together."""
     for layer in model.layers:
-        if isinstance(layer.mixer, LatentPart) and layer.mixer.part.share is not None:
-            layer.mixer.output = Summed(Taken(layer.mixer.output), ranks)  # with its bias: one rank has the row
+        if isinstance(layer.mixer, ReferenceLatentAttention) and layer.mixer.part.share is not None:
+            layer.mixer.output = AllReduceLinear(PrecomputedLinear(layer.mixer.output), ranks)  # with its bias: one rank has the row
         elif layer.mixer is not None:
             _join(layer.mixer, "output", ranks)
-        if isinstance(layer.ffn, ExpertsPart):
+        if isinstance(layer.ffn, ReferenceExperts):
             _join_experts(layer.ffn, ranks)
         elif layer.ffn is not None:
             _join(layer.ffn, "down", ranks)
     if model.config.stage.ends:
-        model.head.product = Gathered(model.head.product, ranks, model.config.vocab_size)
+        model.head.product = GatherLinear(model.head.product, ranks, model.config.vocab_size)
     return model.finish()
 
 
-def _join(holder: object, name: str, ranks: RankOf) -> None:
+def _join(holder: object, name: str, ranks: HasRank) -> None:
     product = getattr(holder, name)
     _unbias(product, ranks)
-    setattr(holder, name, Summed(product, ranks))
+    setattr(holder, name, AllReduceLinear(product, ranks))
 
 
-def _join_experts(part: ExpertsPart, ranks: RankOf) -> None:
+def _join_experts(part: ReferenceExperts, ranks: HasRank) -> None:
     for product in _sums_of(part):
         _unbias(product, ranks)
     part.ranks = ranks
 
 
-def _sums_of(part: ExpertsPart) -> Iterator[Linear | None]:
+def _sums_of(part: ReferenceExperts) -> Iterator[Linear | None]:
     """The products of which each rank gives a part of every row. Experts that lie whole on one give all of theirs."""
     if part.spread is None:
         yield from (network.down for network in part.experts)
@@ -125,7 +130,7 @@ def _sums_of(part: ExpertsPart) -> Iterator[Linear | None]:
         yield part.shared.down
 
 
-def _unbias(product: Linear | None, ranks: RankOf) -> None:
+def _unbias(product: Linear | None, ranks: HasRank) -> None:
     """Rank 0 alone adds a bias to a sum."""
     if ranks.rank and product is not None and product.bias is not None:
         product.bias.zero_()

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..adapters.product import rows_of
+from ..adapters.lora_linear import rows_of
 from ..step.adapter_rows import AdapterRows
-from ..step.batch import Batch
+from ..step.step_batch import StepBatch
 
 HEADER = 8  # tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, sequences whose adapters are told, slots that follow
 
 
-class News(NamedTuple):
+class NewSlots(NamedTuple):
     """Of each sequence: the row that ranks keep its slots in, how many of them they know, and the others, int32."""
 
     row: int
@@ -24,7 +24,7 @@ class News(NamedTuple):
     slots: np.ndarray
 
 
-def to_words(batch: Batch, news: Sequence[News]) -> bytes:
+def batch_message(batch: StepBatch, news: Sequence[NewSlots]) -> bytes:
     """int32, in this machine's order."""
     slots = [each.slots for each in news]
     states = [[], []] if batch.state_read is None or batch.state_write is None else [batch.state_read.tolist(), batch.state_write.tolist()]
@@ -35,14 +35,14 @@ def to_words(batch: Batch, news: Sequence[News]) -> bytes:
     return np.concatenate([np.asarray(part, np.int32) for part in (header, *tensors, *lists, *slots)]).tobytes()
 
 
-class Rows:
+class MirroredSlots:
     """What a rank knows of the sequences' slots, and the batches that it makes of the words. count: rows that there are."""
 
     def __init__(self, count: int) -> None:
         self._slots = [np.empty(0, np.int32)] * count
         self._adapters: tuple[bytes, AdapterRows] | None = None
 
-    def batch(self, words: bytes) -> Batch:
+    def batch(self, words: bytes) -> StepBatch:
         """Equal to that which the words were made of, slots of all sequences included."""
         values = np.frombuffer(words, np.int32)
         tokens, sequences, wanted, pools, keeps, states, adapted, fresh = (int(value) for value in values[:HEADER])
@@ -51,7 +51,7 @@ class Rows:
         ids, positions, logit_rows, lengths, contexts, rows, known = parts[:7]
         slots = self._learn(rows, known, contexts, parts[-1])
         new = [each[len(each) - count :] for each, count in zip(slots, lengths, strict=True)]
-        return Batch(
+        return StepBatch(
             token_ids=_int64(ids),
             positions=_int64(positions),
             slots=_int64(np.concatenate(new)),

@@ -15,41 +15,52 @@ from typing import Any, NamedTuple
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, DeadlineExceeded
-from ..sequences.ops import Chunk, Close, Extend, Generate, Generation, Op
-from ..sequences.outcome import note
-from . import messages
-from .hearing import Silence
-from .messages import CHUNK, DONE, LAST_WORDS, Abort, Answer, Ask, File, Queue, Ready, Spoil
-from .sending import Outbox
+from ..sequences.sequence_ops import Chunk, Close, Extend, Generate, Generation, SequenceOp
+from ..sequences.op_future import note
+from . import process_messages
+from .silence_detection import HeartbeatLost
+from .process_messages import (
+    CHUNK,
+    DONE,
+    EXIT_MESSAGE,
+    AbortSequence,
+    ProcessAnswer,
+    AskCore,
+    MessageFile,
+    QueueOp,
+    ReadyMessage,
+    FailGeneration,
+)
+from .message_outbox import MessageOutbox
 
 log = logging.getLogger("sgl.runtime")
 
 LATE = 1.0  # seconds that the engine's process has for telling itself that a deadline has passed
 
 
-class Due(NamedTuple):
+class OpDeadline(NamedTuple):
     """When an operation that waits has to be done, in `time.monotonic()` seconds."""
 
     deadline: float
     number: int
 
 
-class Question(Op):
+class PendingQuestion(SequenceOp):
     """Waits like an operation, for an answer of the core."""
 
 
-class Waiting:
+class PendingOp:
     """An operation that is to be answered, and what its chunks have brought: the result, or their receiver's error."""
 
     __slots__ = ("generation", "op", "raised", "sequence")
 
-    def __init__(self, op: Op, sequence: int | None = None) -> None:
+    def __init__(self, op: SequenceOp, sequence: int | None = None) -> None:
         self.op, self.sequence = op, sequence
         self.generation: Generation | None = None
         self.raised: BaseException | None = None
 
 
-class Link:
+class EngineConnection:
     """`ask`, `queue`, `abort` and `end` may be called on any thread, the rest is the reader's own.
 
     Whether something is still answered or fails with the link is decided by who takes it out of `_waiting`.
@@ -57,19 +68,19 @@ class Link:
 
     def __init__(self, keeper: threading.Thread | None = None) -> None:
         self._keeper = keeper  # who will serve it
-        self.outbox = Outbox("sgl-process-out", b"".join)
+        self.outbox = MessageOutbox("sgl-process-out", b"".join)
         self.error: BaseException | None = None  # of what comes after the end
-        self._waiting: dict[int | None, Waiting] = {}
+        self._waiting: dict[int | None, PendingOp] = {}
         self._numbers = itertools.count()
-        self._due: list[Due] = []  # a heap
+        self._due: list[OpDeadline] = []  # a heap
         self._noting = threading.Lock()
-        self._arrived: deque[Answer] = deque()
-        self._file: File | None = None
+        self._arrived: deque[ProcessAnswer] = deque()
+        self._file: MessageFile | None = None
         self.silent = False  # the other side did not end, but was heard no more
-        self.last_words: BaseException | None = None  # why the other side's loop failed
-        hello = Question()
+        self.exit_message: BaseException | None = None  # why the other side's loop failed
+        hello = PendingQuestion()
         self._expect(hello)
-        self.ready: Future[Ready] = hello.future
+        self.ready: Future[ReadyMessage] = hello.future
 
     @property
     def up(self) -> bool:
@@ -77,30 +88,30 @@ class Link:
 
     def post(self, message: Any) -> None:
         if self.error is None:  # later nobody would take it
-            self.outbox.post(messages.frame(message, messages.pack))
+            self.outbox.post(process_messages.frame(message, process_messages.pack))
 
     def ask(self, name: str, *args: Any, at_once: bool = False) -> Future[Any]:
-        op = Question()
+        op = PendingQuestion()
         number = self._expect(op)
-        self.post(Ask(number, name, args, at_once))
+        self.post(AskCore(number, name, args, at_once))
         self._refuse_late(number)
         return op.future
 
-    def queue(self, sequence: int, op: Op, vocabulary: Vocabulary, deadline: float | None = None) -> None:
+    def queue(self, sequence: int, op: SequenceOp, vocabulary: Vocabulary, deadline: float | None = None) -> None:
         """Queue an operation there. Nobody waits for an extend or a close: what they do is told by what follows."""
         number = None if isinstance(op, Extend | Close) else self._expect(op, sequence)
         if number is not None and deadline is not None:
             with self._noting:
-                heapq.heappush(self._due, Due(deadline, number))
+                heapq.heappush(self._due, OpDeadline(deadline, number))
         try:
-            arguments = messages.pack(messages.arguments_of(op, vocabulary))
-            self.post(Queue(number, sequence, type(op), arguments, op.started))
+            arguments = process_messages.pack(process_messages.arguments_of(op, vocabulary))
+            self.post(QueueOp(number, sequence, type(op), arguments, op.started))
         except Exception as error:  # something of the caller's that no pickle can hold
             self._fail(number, ConfigError(f"{type(op).__name__.lower()}: cannot be sent to the engine's process: {error}"))
         self._refuse_late(number)
 
     def abort(self, sequence: int) -> None:
-        self.post(Abort(sequence))
+        self.post(AbortSequence(sequence))
 
     def end(self, error: BaseException, later: BaseException) -> None:
         """Fail all that waits with `error`, and from now on everything with `later`."""
@@ -120,7 +131,7 @@ class Link:
 
     # what comes back
 
-    def serve(self, file: File) -> None:
+    def serve(self, file: MessageFile) -> None:
         """Hand out answers until the other side has ended."""
         self._file = file
         while self._arrived or self._receive():
@@ -153,12 +164,12 @@ class Link:
         if self._file is None:
             return False
         try:
-            while not (answers := messages.read(self._file)):
+            while not (answers := process_messages.read(self._file)):
                 pass  # its last message may be empty
-            self._arrived.extend(map(Answer._make, answers))
+            self._arrived.extend(map(ProcessAnswer._make, answers))
         except (EOFError, OSError):
             return False
-        except Silence:
+        except HeartbeatLost:
             self.silent = True
             return False
         except Exception:  # it does not speak our language any more
@@ -166,20 +177,20 @@ class Link:
             return False
         return True
 
-    def _hand_out(self, answer: Answer) -> None:
+    def _hand_out(self, answer: ProcessAnswer) -> None:
         number, kind, value = answer
         if kind == CHUNK:
             if (waiting := self._waiting.get(number)) is not None:
                 self._stream(number, waiting, Chunk(*value))
-        elif number == LAST_WORDS:
-            self.last_words = value.error()
+        elif number == EXIT_MESSAGE:
+            self.exit_message = value.error()
         elif (waiting := self._waiting.pop(number, None)) is not None:
             try:
                 self._settle(waiting, kind, value)
             except BaseException as error:  # one that cannot be made again here
                 waiting.op.fail(error)
 
-    def _settle(self, waiting: Waiting, kind: int, value: Any) -> None:
+    def _settle(self, waiting: PendingOp, kind: int, value: Any) -> None:
         if waiting.raised is not None:
             waiting.op.fail(waiting.raised)
         elif kind == DONE:
@@ -187,7 +198,7 @@ class Link:
         else:
             waiting.op.fail(value.error())
 
-    def _stream(self, number: int, waiting: Waiting, chunk: Chunk) -> None:
+    def _stream(self, number: int, waiting: PendingOp, chunk: Chunk) -> None:
         """Give a chunk to its receiver, whose error fails the generation there, and what is queued behind it."""
         assert isinstance(waiting.op, Generate) and waiting.op.on_chunk is not None
         waiting.generation = chunk.generation
@@ -197,21 +208,21 @@ class Link:
             waiting.op.on_chunk(chunk)
         except BaseException as error:  # its own affair, whatever it is
             self._raised(number, waiting, error)
-            self.post(Spoil(number, messages.Told.of(error, messages.pack)))
+            self.post(FailGeneration(number, process_messages.SerializedError.of(error, process_messages.pack)))
 
-    def _raised(self, number: int, waiting: Waiting, error: BaseException) -> None:
+    def _raised(self, number: int, waiting: PendingOp, error: BaseException) -> None:
         """The generation fails, and what is queued behind it, also where the other process has come further already."""
         waiting.raised = error
         for later, other in list(self._waiting.items()):
             if other.sequence == waiting.sequence and later is not None and later > number:
-                other.raised = other.raised or messages.Told.of(error, messages.pack).error()  # as it is told from there
+                other.raised = other.raised or process_messages.SerializedError.of(error, process_messages.pack).error()  # as it is told from there
 
     # who waits
 
-    def _expect(self, op: Op, sequence: int | None = None) -> int:
+    def _expect(self, op: SequenceOp, sequence: int | None = None) -> int:
         op.future.keeper = self._keeper
         number = next(self._numbers)
-        self._waiting[number] = Waiting(op, sequence)
+        self._waiting[number] = PendingOp(op, sequence)
         return number
 
     def _refuse_late(self, number: int | None) -> None:

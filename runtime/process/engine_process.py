@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ConfigError
-from ..leash import command
-from ..loop.config import EngineConfig
-from . import messages
-from .hearing import Ear
-from .pulse import HUNG
+from ..common.parent_death import command_with_parent
+from ..build.engine_config import EngineConfig
+from . import process_messages
+from .silence_detection import HeartbeatReader
+from .process_heartbeat import HUNG
 
-ENGINE, SEVERAL = "sgl.runtime.process.worker", "sgl.runtime.parallel.others"  # what the process runs
+ENGINE, SEVERAL = "sgl.runtime.process.engine_worker", "sgl.runtime.parallel.workers.worker_processes"  # what the process runs
 
 GRACE = 10.0  # seconds that a process has to end by itself once it is told to
 HURRY = 1.0  # seconds, once it talks no more without having been told
 
 
-class Beginning(NamedTuple):
+class ProcessStart(NamedTuple):
     """What every process of an engine begins with, as it was when the engine was opened. message: the first one.  ranks: of the engine."""
 
     environment: dict[str, str]
@@ -32,30 +32,30 @@ class Beginning(NamedTuple):
     ranks: int
 
     @classmethod
-    def here(cls, path: Path, options: EngineConfig, environment: Mapping[str, str] | None = None) -> Beginning:
+    def here(cls, path: Path, options: EngineConfig, environment: Mapping[str, str] | None = None) -> ProcessStart:
         """environment: what is another there. Raises ConfigError where there is no Python that could be started."""
         if getattr(sys, "frozen", False) or not sys.executable:
             raise ConfigError("process=True starts a Python interpreter, which a frozen program lacks; leave it out here")
         places = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
         return cls(
             os.environ | {"PYTHONPATH": os.pathsep.join(places), **(environment or {})},
-            messages.frame(messages.Start(os.path.abspath(path), options)),
+            process_messages.frame(process_messages.StartMessage(os.path.abspath(path), options)),
             options.ranks,
         )
 
     def command(self, descriptor: int) -> list[str]:
         """Where there are other ranks, their processes begin beside this one."""
-        return command(ENGINE, descriptor) if self.ranks == 1 else command(SEVERAL, descriptor, self.ranks)
+        return command_with_parent(ENGINE, descriptor) if self.ranks == 1 else command_with_parent(SEVERAL, descriptor, self.ranks)
 
 
-class Child:
+class EngineProcess:
     """A fresh interpreter with the worker in it, at the other end of `socket`.
 
     It ends when that end is closed, or where the system can see to it when the thread that made it ends. It finds the
     same modules as this process, belongs to no terminal, and writes to this process's stderr.
     """
 
-    def __init__(self, beginning: Beginning) -> None:
+    def __init__(self, beginning: ProcessStart) -> None:
         self.socket, theirs = map(_beyond_standard, socket.socketpair())
         try:
             self._process = subprocess.Popen(
@@ -73,7 +73,7 @@ class Child:
         finally:
             theirs.close()
         self.pid = self._process.pid
-        self.file = Ear(self.socket)
+        self.file = HeartbeatReader(self.socket)
         self.first = beginning.message
 
     def leave(self) -> None:

@@ -14,52 +14,66 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from sgl.grammars.apart import standing
+from sgl.grammars.compile_client import compile_policy
 
 from ..errors import EngineClosed, RuntimeFailure
-from ..sequences.ops import Close, Fork, Generate
-from ..sequences.sequence import Status
-from ..values import shown
-from . import messages
-from .messages import ADAPT, CHUNK, DONE, FAILED, Abort, Answer, Ask, Open, Queue, Ready, Spoil, Start, Told
-from .pulse import Pulse, leave
-from .recipes import LateGenerate, Recipes
-from .sending import Outbox
+from ..sequences.sequence_ops import Close, Fork, Generate
+from ..sequences.sequence import SequenceStatus
+from ..common.argument_checks import shown
+from . import process_messages
+from .process_messages import (
+    ADAPT,
+    CHUNK,
+    DONE,
+    FAILED,
+    AbortSequence,
+    ProcessAnswer,
+    AskCore,
+    OpenSequence,
+    QueueOp,
+    ReadyMessage,
+    FailGeneration,
+    StartMessage,
+    SerializedError,
+)
+from .process_heartbeat import Heartbeat, leave
+from .grammar_recipes import LateGenerate, GrammarRecipes
+from .message_outbox import MessageOutbox
 
 if TYPE_CHECKING:
-    from ..loop.assemble import Assembled
-    from ..loop.core import EngineCore
-    from ..sequences.ops import Chunk, Generation, Op
+    from ..build.build_engine import BuiltEngine
+    from ..loop.engine_core import EngineCore
+    from ..sequences.sequence_ops import Chunk, Generation, SequenceOp
     from ..sequences.sequence import SequenceState
-    from ..sequences.terms import Terms
+    from ..sequences.sequence_options import SequenceOptions
 
 log = logging.getLogger("sgl.runtime")
 
 
-class Worker:
+class EngineWorker:
     """Gives an engine's core what comes in, and posts what comes of it. Its methods are the reader's, but where said."""
 
-    def __init__(self, parts: Assembled, outbox: Outbox) -> None:
+    def __init__(self, parts: BuiltEngine, outbox: MessageOutbox) -> None:
         self._core: EngineCore = parts.core
         self._outbox = outbox
-        self._recipes = Recipes(parts.vocabulary)
+        self._recipes = GrammarRecipes(parts.vocabulary)
         self._sequences: dict[int, SequenceState] = {}
         self._closing: dict[int, SequenceState] = {}  # that take no operations any more and may have some to do
         self._spoiled: dict[int, BaseException] = {}
         self._streamed: dict[int, Generation | None] = {}  # what the last chunk of each has brought
         self._takes: dict[type, Callable[[Any], None]] = {
-            Open: self._open,
-            Queue: self._queue,
-            Abort: self._abort,
-            Ask: self._ask,
-            Spoil: self._spoil,
+            OpenSequence: self._open,
+            QueueOp: self._queue,
+            AbortSequence: self._abort,
+            AskCore: self._ask,
+            FailGeneration: self._spoil,
         }
 
     def serve(self, file: BinaryIO) -> None:
         """Until the other side has ended."""
         while True:
             try:
-                message = messages.read(file)
+                message = process_messages.read(file)
             except (EOFError, OSError):
                 return
             self._take(message)
@@ -71,15 +85,15 @@ class Worker:
             log.exception("%s could not be taken", type(message).__name__)
             self._refuse(getattr(message, "number", None), error)
 
-    def _open(self, message: Open) -> None:
+    def _open(self, message: OpenSequence) -> None:
         self._sequences[message.sequence] = self._born(message.sequence, message.terms)
 
-    def _born(self, number: int, terms: Terms, status: Status = Status.IDLE) -> SequenceState:
+    def _born(self, number: int, terms: SequenceOptions, status: SequenceStatus = SequenceStatus.IDLE) -> SequenceState:
         state = self._core.new_state(terms, status)
         state.number = number
         return state
 
-    def _queue(self, message: Queue) -> None:
+    def _queue(self, message: QueueOp) -> None:
         number, sequence = message.number, self._sequences.get(message.sequence)
         if sequence is None:  # closed by another thread just before
             self._refuse(number, EngineClosed("the sequence is closed; open or fork a new one"))
@@ -98,13 +112,13 @@ class Worker:
             op.future.add_done_callback(lambda _: self._closing.pop(message.sequence, None))
         self._core.submit(sequence, op)
         if waits and isinstance(op, LateGenerate):
-            op.go_on_when_ready(self._core, sequence)
+            op.resume_when_ready(self._core, sequence)
 
     def _refuse(self, number: int | None, error: Exception) -> None:
         if number is not None:
-            self._post(number, FAILED, Told.of(error))
+            self._post(number, FAILED, SerializedError.of(error))
 
-    def _twin(self, message: Queue, sequence: SequenceState) -> Op:
+    def _twin(self, message: QueueOp, sequence: SequenceState) -> SequenceOp:
         """The operation that the parent has, here."""
         arguments = pickle.loads(message.arguments)
         if issubclass(message.kind, Generate):
@@ -115,16 +129,16 @@ class Worker:
             return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
         if issubclass(message.kind, Fork):
             numbers, adapters = arguments
-            children = [self._born(number, sequence.terms._replace(adapter=adapter), Status.UNBORN) for number, adapter in zip(numbers, adapters, strict=True)]
+            children = [self._born(number, sequence.terms._replace(adapter=adapter), SequenceStatus.CHILD_PENDING) for number, adapter in zip(numbers, adapters, strict=True)]
             self._sequences.update(zip(numbers, children, strict=True))
             return Fork(children)
         return message.kind(*arguments)
 
-    def _abort(self, message: Abort) -> None:
+    def _abort(self, message: AbortSequence) -> None:
         if (sequence := self._sequences.get(message.sequence, self._closing.get(message.sequence))) is not None:
             self._core.abort(sequence)
 
-    def _ask(self, message: Ask) -> None:
+    def _ask(self, message: AskCore) -> None:
         number, name, arguments, at_once = message
         if name == ADAPT:  # files may be read: nothing waits for it
             threading.Thread(target=self._adapt, args=(number, arguments), name="sgl-adapt", daemon=True).start()
@@ -143,7 +157,7 @@ class Worker:
         except Exception as error:
             self._refuse(number, error)
 
-    def _spoil(self, message: Spoil) -> None:
+    def _spoil(self, message: FailGeneration) -> None:
         if message.number in self._streamed:
             self._spoiled[message.number] = message.error.error()
 
@@ -153,7 +167,7 @@ class Worker:
         if (error := self._spoiled.get(number)) is not None:
             raise error
         self._streamed[number] = chunk.generation
-        self._outbox.later((number, CHUNK, messages.chunk_fields(chunk)))  # those of a step leave as one message
+        self._outbox.later((number, CHUNK, process_messages.chunk_fields(chunk)))  # those of a step leave as one message
 
     def _answer(self, number: int, future: Future[Any]) -> None:
         told = self._streamed.pop(number, None)
@@ -162,13 +176,13 @@ class Worker:
             return  # this process ends at once, and with that everything that waits for it
         error = future.exception()
         if error is not None:
-            self._post(number, FAILED, Told.of(error))
+            self._post(number, FAILED, SerializedError.of(error))
         else:
             result = future.result()
             self._post(number, DONE, None if told is not None and result is told else result)
 
     def _post(self, number: int, kind: int, value: Any) -> None:
-        self._outbox.post(Answer(number, kind, value))
+        self._outbox.post(ProcessAnswer(number, kind, value))
 
 
 def begin(descriptor: str) -> None:
@@ -183,32 +197,32 @@ def main(descriptor: int) -> None:
     faulthandler.enable()
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
-    file, outbox = link.makefile("rb"), Outbox("sgl-process-out", _frames)
+    file, outbox = link.makefile("rb"), MessageOutbox("sgl-process-out", _frames)
     try:
-        start: Start = messages.read(file)
+        start: StartMessage = process_messages.read(file)
     except EOFError:
         return
     outbox.send(link)
     try:
-        _run(start, file, outbox, Pulse(outbox, start.options.heartbeat))
+        _run(start, file, outbox, Heartbeat(outbox, start.options.heartbeat))
     finally:
         outbox.end()
 
 
-def _run(start: Start, file: BinaryIO, outbox: Outbox, pulse: Pulse) -> None:
-    from ..loop.assemble import assemble
+def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, pulse: Heartbeat) -> None:
+    from ..build.build_engine import build_engine
 
     try:
-        parts = assemble(Path(start.path), start.options, pulse.broken)
+        parts = build_engine(Path(start.path), start.options, pulse.broken)
     except Exception as error:
-        outbox.post(Answer(0, FAILED, Told.of(error)))
+        outbox.post(ProcessAnswer(0, FAILED, SerializedError.of(error)))
         return
     core: EngineCore = parts.core
     core.told = outbox.ring
-    compiling = standing.use(parts.config.grammar_process)
-    outbox.post(Answer(0, DONE, Ready(parts.config, parts.info)))
+    compiling = compile_policy.use(parts.config.grammar_process)
+    outbox.post(ProcessAnswer(0, DONE, ReadyMessage(parts.config, parts.info)))
     pulse.watch(core)
-    Worker(parts, outbox).serve(file)
+    EngineWorker(parts, outbox).serve(file)
     core.stop()
     if compiling is not None:
         compiling.leave()
@@ -217,9 +231,9 @@ def _run(start: Start, file: BinaryIO, outbox: Outbox, pulse: Pulse) -> None:
 def _frames(answers: list[tuple[int, int, Any]]) -> bytes:
     plain = list(map(tuple, answers))  # many small ones are pickled ten times as fast as those of a class
     try:
-        return messages.frame(plain)
+        return process_messages.frame(plain)
     except Exception:  # one of them cannot be sent: the others are
-        return messages.frame([_sendable(answer) for answer in plain])
+        return process_messages.frame([_sendable(answer) for answer in plain])
 
 
 def _sendable(answer: tuple[int, int, Any]) -> tuple[int, int, Any]:
@@ -227,4 +241,4 @@ def _sendable(answer: tuple[int, int, Any]) -> tuple[int, int, Any]:
         pickle.dumps(answer)
         return answer
     except Exception as error:
-        return answer[0], FAILED, Told.of(RuntimeFailure(f"the answer cannot be sent: {shown(error)}"))
+        return answer[0], FAILED, SerializedError.of(RuntimeFailure(f"the answer cannot be sent: {shown(error)}"))

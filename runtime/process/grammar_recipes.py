@@ -8,29 +8,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sgl.grammars import Grammar, Vocabulary
-from sgl.grammars.compile import Recipe
+from sgl.grammars.compile import GrammarRecipe
 
-from ..sequences.ops import Generate
-from ..sequences.sequence import Status
+from ..sequences.sequence_ops import Generate
+from ..sequences.sequence import SequenceStatus
 
 if TYPE_CHECKING:
-    from ..loop.lifecycle import Lifecycle
-    from ..sequences.life import Life
+    from ..loop.sequence_lifecycle import SequenceLifecycle
+    from ..sequences.engine_protocols import SequenceEngine
     from ..sequences.sequence import SequenceState
 
 MOST_KEPT = 256
 THREADS = 2  # a slow one does not hold up those behind it
 
 
-class Recipes:
+class GrammarRecipes:
     """Those used last, with their grammars or the futures of them. Of one thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile")
-        self._made: OrderedDict[Recipe, Future[Grammar]] = OrderedDict()
+        self._made: OrderedDict[GrammarRecipe, Future[Grammar]] = OrderedDict()
 
-    def grammar(self, recipe: Recipe | BaseException) -> Future[Grammar]:
+    def grammar(self, recipe: GrammarRecipe | BaseException) -> Future[Grammar]:
         """What becomes of a recipe; an error in its place is handed on."""
         if isinstance(recipe, BaseException):
             failed: Future[Grammar] = Future()
@@ -58,14 +58,14 @@ class LateGenerate(Generate):
     def blocked(self) -> bool:
         return not self.ready.done()
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         self.grammar = self.ready.result()
         return super().begin(seq, life)
 
-    def go_on_when_ready(self, core: Any, seq: SequenceState) -> None:
+    def resume_when_ready(self, core: Any, seq: SequenceState) -> None:
         """Have the sequence go on once the grammar is there, if the generation is at its head and not begun by then."""
         self.ready.add_done_callback(lambda _: core.soon(partial(self._go_on, core.life, seq)))
 
-    def _go_on(self, life: Lifecycle, seq: SequenceState) -> None:
-        if seq.ops and seq.ops[0] is self and self.decoding is None and seq.status is not Status.UNBORN:
+    def _go_on(self, life: SequenceLifecycle, seq: SequenceState) -> None:
+        if seq.ops and seq.ops[0] is self and self.decoding is None and seq.status is not SequenceStatus.CHILD_PENDING:
             life.advance(seq)

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 
-class Outbox:
+class MessageOutbox:
     """`post` may be called anywhere, in a destructor too. Messages leave in their order once `send` is called.
 
     frames: the bytes of all that has gathered.  What `later` posts waits until something else leaves, or `ring`: who has

@@ -9,25 +9,25 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from .messages import ALIVE, DONE, LAST_WORDS, Answer, Told
-from .sending import Outbox
+from .process_messages import ALIVE, DONE, EXIT_MESSAGE, ProcessAnswer, SerializedError
+from .message_outbox import MessageOutbox
 
 if TYPE_CHECKING:
-    from ..loop.core import EngineCore
+    from ..loop.engine_core import EngineCore
 
 BROKEN, HUNG = 70, 71  # exit codes: the engine's loop failed, or did not go on
 BEAT = 1.0  # seconds between two signs of life, less where the limit is short
 STEP = 20  # times the limit of silence that one turn of the loop may take: a prefill, kernels that are compiled
 
 
-class Pulse:
+class Heartbeat:
     """heartbeat: seconds of silence that the parent bears; None: it does not listen for them.
 
     A thread of its own beats while the model is loaded, kernels are compiled and steps are long. It says nothing when
     the process is stopped, or something holds Python's lock; that its loop hangs it finds itself.
     """
 
-    def __init__(self, outbox: Outbox, heartbeat: float | None) -> None:
+    def __init__(self, outbox: MessageOutbox, heartbeat: float | None) -> None:
         self._outbox, self._heartbeat = outbox, heartbeat
         self._core: EngineCore | None = None
         self._interval = BEAT if heartbeat is None else min(BEAT, heartbeat / 4)
@@ -41,7 +41,7 @@ class Pulse:
     def _run(self) -> None:
         pause = threading.Event()
         while not pause.wait(self._interval):
-            self._outbox.post(Answer(ALIVE, DONE, None))
+            self._outbox.post(ProcessAnswer(ALIVE, DONE, None))
             if self._core is not None and self._heartbeat is not None and self._core.stuck > STEP * self._heartbeat:
                 print(f"the engine's loop has not moved for {self._core.stuck:.0f} s; its threads:", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback()
@@ -54,7 +54,7 @@ class Pulse:
 
     def broken(self, cause: BaseException) -> None:
         """Say why nothing more can be computed here, and end."""
-        self._outbox.post(Answer(LAST_WORDS, DONE, Told.of(cause)))
+        self._outbox.post(ProcessAnswer(EXIT_MESSAGE, DONE, SerializedError.of(cause)))
         self._outbox.end()
         leave(BROKEN)
 

@@ -20,37 +20,37 @@ from typing import Any, NamedTuple, Protocol
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, RuntimeFailure
-from ..loop.config import EngineConfig, Resolved
-from ..sequences.decoding import WRONG_VOCABULARY
-from ..sequences.ops import Chunk, Fork, Generate, Op
-from ..sequences.terms import Terms
-from ..values import words
+from ..build.engine_config import EngineConfig, DeviceDefaults
+from ..sequences.running_generation import WRONG_VOCABULARY
+from ..sequences.sequence_ops import Chunk, Fork, Generate, SequenceOp
+from ..sequences.sequence_options import SequenceOptions
+from ..common.argument_checks import exception_text
 
 _LENGTH = struct.Struct("<Q")
 _KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
 _PLAIN: list[tuple[type, Callable[[Any], Any]]] = [(str, str.__str__), (int, int.__int__), (float, float.__float__)]
 
 
-class Start(NamedTuple):
+class StartMessage(NamedTuple):
     """The first message to a new process."""
 
     path: str
     options: EngineConfig
 
 
-class Ready(NamedTuple):
+class ReadyMessage(NamedTuple):
     """The answer of number 0: the engine runs. info: see `Engine.info`."""
 
-    config: Resolved
+    config: DeviceDefaults
     info: dict[str, Any]
 
 
-class Open(NamedTuple):
+class OpenSequence(NamedTuple):
     sequence: int
-    terms: Terms
+    terms: SequenceOptions
 
 
-class Queue(NamedTuple):
+class QueueOp(NamedTuple):
     """An operation for a sequence. number: what the answer will carry; None: nobody waits for one.
 
     arguments: packed by themselves, so that what cannot be unpacked fails its operation alone.
@@ -59,16 +59,16 @@ class Queue(NamedTuple):
 
     number: int | None
     sequence: int
-    kind: type[Op]
+    kind: type[SequenceOp]
     arguments: bytes
     started: float
 
 
-class Abort(NamedTuple):
+class AbortSequence(NamedTuple):
     sequence: int
 
 
-class Ask(NamedTuple):
+class AskCore(NamedTuple):
     """A question to the core. at_once: it is answered in the middle of a step."""
 
     number: int
@@ -77,15 +77,15 @@ class Ask(NamedTuple):
     at_once: bool
 
 
-class Spoil(NamedTuple):
+class FailGeneration(NamedTuple):
     """The receiver of a generation's chunks raised an error: the generation is to fail with it."""
 
     number: int
-    error: Told
+    error: SerializedError
 
 
-class Answer(NamedTuple):
-    """value: a chunk's fields, a result, or a `Told` error."""
+class ProcessAnswer(NamedTuple):
+    """value: a chunk's fields, a result, or a `SerializedError` error."""
 
     number: int
     kind: int
@@ -94,10 +94,10 @@ class Answer(NamedTuple):
 
 ADAPT = "adapt"  # the name of a question for `EngineCore.adapt`
 CHUNK, DONE, FAILED = range(3)
-ALIVE, LAST_WORDS = -1, -2  # numbers of answers to nobody: a sign of life, and why the loop failed
+ALIVE, EXIT_MESSAGE = -1, -2  # numbers of answers to nobody: a sign of life, and why the loop failed
 
 
-class Told(NamedTuple):
+class SerializedError(NamedTuple):
     """An error as it travels: how it was made is forgotten, what it says and holds is kept."""
 
     kind: type[BaseException]
@@ -105,7 +105,7 @@ class Told(NamedTuple):
     attributes: dict[str, Any]
 
     @classmethod
-    def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> Told:
+    def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> SerializedError:
         """One that `dumps` can send: in place of an error with parts that it cannot, a RuntimeFailure of the same text."""
         try:
             told = cls(type(error), error.args, dict(vars(error)))
@@ -113,7 +113,7 @@ class Told(NamedTuple):
                 return told
         except BaseException:  # its class may do anything
             pass
-        return cls(RuntimeFailure, (f"{type(error).__name__}: {words(error)}",), {})
+        return cls(RuntimeFailure, (f"{type(error).__name__}: {exception_text(error)}",), {})
 
     def error(self) -> BaseException:
         made = self.kind.__new__(self.kind, *self.arguments)
@@ -129,11 +129,11 @@ def frame(message: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
 def pack(message: Any) -> bytes:
     """The bytes of what the engine's process can read. Raises PicklingError for classes and functions of others."""
     file = io.BytesIO()
-    _Packer(file, pickle.HIGHEST_PROTOCOL).dump(message)
+    _MessagePickler(file, pickle.HIGHEST_PROTOCOL).dump(message)
     return file.getvalue()
 
 
-class _Packer(pickle.Pickler):
+class _MessagePickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """Others' kinds of texts and numbers, such as an enum's, are sent as the plain ones that they are."""
         for plain, bare in _PLAIN:
@@ -144,11 +144,11 @@ class _Packer(pickle.Pickler):
         return NotImplemented
 
 
-class File(Protocol):
+class MessageFile(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-def read(file: File) -> Any:
+def read(file: MessageFile) -> Any:
     """The next message. Raises EOFError when the other side has ended, also in the middle of one."""
     head = file.read(_LENGTH.size)
     size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
@@ -163,7 +163,7 @@ def read(file: File) -> Any:
 chunk_fields: Callable[[Chunk], tuple[Any, ...]] = attrgetter(*[f.name for f in dataclasses.fields(Chunk)])
 
 
-def arguments_of(op: Op, vocabulary: Vocabulary) -> tuple[Any, ...]:
+def arguments_of(op: SequenceOp, vocabulary: Vocabulary) -> tuple[Any, ...]:
     """What a twin of the operation is made of. Of a Generate: parameters, recipe or error or None, whether it streams."""
     if isinstance(op, Generate):
         return op.params, op.refusal or _recipe(op.grammar, vocabulary), op.on_chunk is not None

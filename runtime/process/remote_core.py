@@ -17,19 +17,19 @@ from typing import Any
 from sgl.grammars import Vocabulary
 
 from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
-from ..loop.assemble import Assembled
-from ..loop.config import EngineConfig
-from ..loop.metrics import Stats
-from ..loop.text_side import load_tokenizer
-from ..sequences.ops import Close, Fork, Op
-from ..sequences.outcome import note
-from ..sequences.sequence import Status
-from ..sequences.terms import Terms
-from ..values import shown
-from .child import GRACE, HURRY, Beginning, Child
-from .hearing import LOOK
-from .link import Link
-from .messages import ADAPT, Open, Ready
+from ..build.build_engine import BuiltEngine
+from ..build.engine_config import EngineConfig
+from ..watch.engine_stats import Stats
+from ..build.build_tokenizer import load_tokenizer
+from ..sequences.sequence_ops import Close, Fork, SequenceOp
+from ..sequences.op_future import note
+from ..sequences.sequence import SequenceStatus
+from ..sequences.sequence_options import SequenceOptions
+from ..common.argument_checks import shown
+from .engine_process import GRACE, HURRY, ProcessStart, EngineProcess
+from .silence_detection import LOOK
+from .engine_connection import EngineConnection
+from .process_messages import ADAPT, OpenSequence, ReadyMessage
 
 log = logging.getLogger("sgl.runtime")
 
@@ -42,7 +42,7 @@ GLANCE = 1.0  # seconds that a glance at the counters may take
 CLOSED = EngineClosed("the engine is closed; open a new one")
 
 
-def connect(path: Path, options: EngineConfig) -> Assembled:
+def connect(path: Path, options: EngineConfig) -> BuiltEngine:
     """What `assemble` gives, with the model in another process, running. Raises what is raised there."""
     core = RemoteCore(path, options)
     try:
@@ -54,15 +54,15 @@ def connect(path: Path, options: EngineConfig) -> Assembled:
     except BaseException:
         core.stop()
         raise
-    return Assembled(replace(config, process=True), tokenizer, core.vocabulary, core, core.info)
+    return BuiltEngine(replace(config, process=True), tokenizer, core.vocabulary, core, core.info)
 
 
-class RemoteState:
+class RemoteSequenceState:
     """A sequence by its number. error: why it takes no operations."""
 
     __slots__ = ("error", "id", "link", "terms")
 
-    def __init__(self, id: int, terms: Terms, link: Link) -> None:
+    def __init__(self, id: int, terms: SequenceOptions, link: EngineConnection) -> None:
         self.id, self.terms, self.link = id, terms, link
         self.error: BaseException | None = None
 
@@ -80,7 +80,7 @@ class RemoteCore:
         self._heartbeat = options.heartbeat
         self._options = replace(options, process=False)
         self._environment = environment
-        self._start = Beginning.here(path, self._options, environment)
+        self._start = ProcessStart.here(path, self._options, environment)
         self.info: dict[str, Any] = {}
         self.asleep = False
         self.vocabulary: Vocabulary
@@ -88,22 +88,22 @@ class RemoteCore:
         self._restarts = 0
         self._seen = Stats()
         self._stopping, self._adapting = threading.Event(), threading.Lock()
-        self._child: Child | None = None
+        self._child: EngineProcess | None = None
         self._thread = threading.Thread(target=self._supervise, name="sgl-process", daemon=True)
-        self._link = Link(self._thread)
+        self._link = EngineConnection(self._thread)
         self.started = self._link.ready
         self._thread.start()
 
     # what an engine asks of its core
 
-    def new_state(self, terms: Terms, status: Status = Status.IDLE, number: int | None = None) -> RemoteState:
+    def new_state(self, terms: SequenceOptions, status: SequenceStatus = SequenceStatus.IDLE, number: int | None = None) -> RemoteSequenceState:
         """number: what it is called, where somebody else counts."""
-        state = RemoteState(next(self._ids) if number is None else number, terms, self._link)
-        if status is not Status.UNBORN:
-            state.link.post(Open(state.id, terms))
+        state = RemoteSequenceState(next(self._ids) if number is None else number, terms, self._link)
+        if status is not SequenceStatus.CHILD_PENDING:
+            state.link.post(OpenSequence(state.id, terms))
         return state
 
-    def submit(self, state: RemoteState, op: Op) -> Future[Any]:
+    def submit(self, state: RemoteSequenceState, op: SequenceOp) -> Future[Any]:
         children: list[Any] = op.children if isinstance(op, Fork) else []
         for child in children:
             child.link, child.error = state.link, state.error
@@ -115,7 +115,7 @@ class RemoteCore:
             state.error = EngineClosed("the sequence is closed; open or fork a new one")
         return op.future
 
-    def abort(self, state: RemoteState) -> None:
+    def abort(self, state: RemoteSequenceState) -> None:
         state.link.abort(state.id)
 
     def ask(self, name: str, *args: Any) -> Any:
@@ -129,7 +129,7 @@ class RemoteCore:
             self.asleep = name == "sleep"
         if name == "update":  # what is started after this one begins with it
             self._path = str(args[0])
-            self._start = Beginning.here(Path(self._path), self._options, self._environment)
+            self._start = ProcessStart.here(Path(self._path), self._options, self._environment)
         return answer
 
     def adapt(self, name: str, *args: Any) -> Any:
@@ -142,7 +142,7 @@ class RemoteCore:
             if name == "unload":
                 kept.pop(args[0], None)
             self._options = replace(self._options, adapters=kept)
-            self._start = Beginning.here(Path(self._path), self._options, self._environment)
+            self._start = ProcessStart.here(Path(self._path), self._options, self._environment)
             return answer
 
     def adapter_digest(self, name: str) -> str:
@@ -218,10 +218,10 @@ class RemoteCore:
         if self._stopping.is_set():
             self._link.end(CLOSED, CLOSED)
 
-    def _live(self, link: Link) -> str:
+    def _live(self, link: EngineConnection) -> str:
         """One process, from its start to its end; how that was."""
         try:
-            child = self._child = Child(self._start)
+            child = self._child = EngineProcess(self._start)
         except Exception as error:
             return f"the engine's process could not be started ({error})"
         if self._stopping.is_set():
@@ -238,16 +238,16 @@ class RemoteCore:
         refused = link.ready.done() and link.ready.exception()
         return f"{how} ({refused})" if refused else how
 
-    def _how_it_ended(self, link: Link, child: Child) -> str:
+    def _how_it_ended(self, link: EngineConnection, child: EngineProcess) -> str:
         if link.silent:
             child.kill()
             child.reap()
             seconds = f"{child.file.patience:g} s"
             return f"the engine's process (pid {child.pid}) was stopped or hung: it gave no sign of life for {seconds}, and was killed"
         how = child.reap(GRACE if self._stopping.is_set() else HURRY)
-        return how if link.last_words is None else f"{how}, as its loop failed: {shown(link.last_words)}"
+        return how if link.exit_message is None else f"{how}, as its loop failed: {shown(link.exit_message)}"
 
-    def _note(self, child: Child, ready: Future[Ready]) -> None:
+    def _note(self, child: EngineProcess, ready: Future[ReadyMessage]) -> None:
         if ready.exception() is None:
             child.file.patience = self._heartbeat
             self.asleep = False
@@ -262,10 +262,10 @@ class RemoteCore:
             ended.end(*[EngineDied(f"{how} before it could start; look at what it wrote to stderr")] * 2)
         if started.exception() is not None:
             return False
-        self._link = Link(self._thread)
+        self._link = EngineConnection(self._thread)
         if deaths > len(PAUSES):
             down = EngineDied(f"{how}, {deaths} times in a row, and stays down; look at its stderr and open a new engine")
-            down.__cause__ = ended.last_words
+            down.__cause__ = ended.exit_message
             log.error("%s", down)
             for link in (ended, self._link):
                 link.end(down, down)
@@ -273,7 +273,7 @@ class RemoteCore:
         log.warning("%s; it is started again", how)
         again = EngineDied(f"{how} and is started again; open a new sequence and ask once more")
         lost = EngineDied(f"the sequence is lost: {how}; open a new one, the engine is started again")
-        again.__cause__ = lost.__cause__ = ended.last_words
+        again.__cause__ = lost.__cause__ = ended.exit_message
         ended.end(again, lost)
         self._restarts += 1
         self._pause(PAUSES[deaths - 1])

@@ -11,11 +11,11 @@ LOOK = 0.5  # seconds between two looks at what else is due
 AT_ONCE = 1 << 16  # bytes
 
 
-class Silence(Exception):
+class HeartbeatLost(Exception):
     """Nothing was heard for as long as there was patience."""
 
 
-class Ear:
+class HeartbeatReader:
     """Reads from a socket as a file does.
 
     patience: seconds of silence that are borne, None: any. They are counted in waits of half a second each, so that
@@ -51,7 +51,7 @@ class Ear:
             except BlockingIOError:
                 pass
             if self.patience is not None and silent >= self.patience:
-                raise Silence
+                raise HeartbeatLost
             wait = LOOK if self.patience is None else min(LOOK, self.patience - silent)
             if not self._poll.poll(1000 * wait):
                 silent += wait

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import ConfigError
-from ..layers.float8 import FP8
-from ..layers.linear import BlockedLinear, Linear
-from .deterministic import DeterministicLinear, FixedRowsLinear
-from .few_bits import FewBitsLinear
-from .forms import CALIBRATED, FORMS, FP8_BLOCK, in_form
-from .fp8 import Fp8Linear, RowwiseFp8Linear, StaticFp8Linear
-from .int4 import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear
-from .int8 import Int8BlockedLinear, Int8Linear, in_int8
-from .seen import Hessian, Magnitudes, Seen
+from ..layers.float8_reference import FP8
+from ..layers.linear_layers import BlockedLinear, Linear
+from .deterministic_linear import DeterministicLinear, FixedBatchLinear
+from .gpu_quantized_linear import GpuQuantizedLinear
+from .online_quantization import CALIBRATED, FORMS, FP8_BLOCK, requantized
+from .fp8_linear import Fp8Linear, RowwiseFp8Linear, StaticFp8Linear
+from .cpu_int4_linear import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear
+from .cpu_int8_linear import Int8BlockedLinear, Int8Linear, int8_linear
+from .calibration_statistics import InputHessian, InputMagnitudes, InputStatistics
 
 __all__ = [
-    "ACTIVATIONS", "FP8", "KV_DTYPES", "WEIGHTS", "Calibrated", "FewBitsLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear",
+    "ACTIVATIONS", "FP8", "KV_DTYPES", "WEIGHTS", "CalibratedTransform", "GpuQuantizedLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear",
     "Int8BlockedLinear", "Int8GroupedLinear", "Int8Linear", "Transform", "calibrated_for", "kv_dtype_for", "transform_for",
 ]  # fmt: skip
 
@@ -39,13 +39,13 @@ OUTSIDE = (HEAD, "project")
 eight: four there cost two thirds of what they cost in all layers together."""
 
 
-class Calibrated(NamedTuple):
+class CalibratedTransform(NamedTuple):
     """seen: what has to be known of what a projection is multiplied with; quantise: (name, loaded layer, that) -> the one to compute with.
 
     Of projections outside the layers nothing is known (None).
     """
 
-    seen: type[Seen]
+    seen: type[InputStatistics]
     quantise: Callable[[str, Linear, Any], Linear]
 
 
@@ -61,19 +61,19 @@ def transform_for(weights: str, deterministic: bool, device: torch.device) -> Tr
         return _deterministic_on(device) if deterministic else None
     if weights in CALIBRATED:
         raise ConfigError(f"weights={weights!r} needs texts to calibrate by: Engine(calibration=...)")
-    return _to_few_bits(weights, deterministic, device) if weights in FORMS else _to_fp8(weights, deterministic, device)
+    return _to_quantized(weights, deterministic, device) if weights in FORMS else _to_fp8(weights, deterministic, device)
 
 
-def calibrated_for(weights: str, activations: str, deterministic: bool, device: torch.device) -> Calibrated | None:
+def calibrated_for(weights: str, activations: str, deterministic: bool, device: torch.device) -> CalibratedTransform | None:
     """The same where what flows through the model is asked; None: nothing is. activations: one of ACTIVATIONS.
 
     Raises ConfigError for what this device cannot compute.
     """
     _check_known("activations", activations, ACTIVATIONS)
     if weights in CALIBRATED:
-        return Calibrated(Hessian, _to_few_bits(weights, deterministic, device))
+        return CalibratedTransform(InputHessian, _to_quantized(weights, deterministic, device))
     percent = ACTIVATIONS[activations]
-    return None if percent is None else Calibrated(Magnitudes, _to_static_fp8(weights, percent, deterministic, device))
+    return None if percent is None else CalibratedTransform(InputMagnitudes, _to_static_fp8(weights, percent, deterministic, device))
 
 
 def kv_dtype_for(kv_dtype: str, dtype: torch.dtype, device: torch.device, attention: str = "auto") -> torch.dtype:
@@ -95,11 +95,11 @@ def _to_fp8(weights: str, deterministic: bool, device: torch.device) -> Transfor
     kind = RowwiseFp8Linear if deterministic else Fp8Linear
 
     def transform(name: str, layer: Linear) -> Linear:
-        if name in (*OUTSIDE, *EXACT) or not kind.suits(layer.weight):
+        if name in (*OUTSIDE, *EXACT) or not kind.supports(layer.weight):
             return rest(name, layer)
         _check_fp8_dtype(layer.weight)
         quantized = kind.of(layer, weights == "fp8")
-        return FixedRowsLinear(quantized) if deterministic and device.type == "cpu" else quantized
+        return FixedBatchLinear(quantized) if deterministic and device.type == "cpu" else quantized
 
     return transform
 
@@ -110,47 +110,47 @@ def _to_static_fp8(weights: str, percent: float, deterministic: bool, device: to
         raise ConfigError(f"scales of activations that are found by a calibration go with weights='fp8', not with {asked}: take activations='dynamic'")
     transform = _to_fp8(weights, False, device)
 
-    def quantise(name: str, layer: Linear, seen: Magnitudes | None) -> Linear:
+    def quantise(name: str, layer: Linear, seen: InputMagnitudes | None) -> Linear:
         found = transform(name, layer)
         return StaticFp8Linear.of_range(found, seen.percentile(percent)) if seen and isinstance(found, Fp8Linear) else found
 
     return quantise
 
 
-def _to_few_bits(weights: str, deterministic: bool, device: torch.device) -> Callable[..., Linear]:
+def _to_quantized(weights: str, deterministic: bool, device: torch.device) -> Callable[..., Linear]:
     """(name, layer, and of calibrated forms what was seen)"""
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"weights={weights!r} is for the CPU and CUDA, here: {device}; take weights='auto'")
-    return _few_bits_on_gpu(weights, deterministic) if device.type == "cuda" else _few_bits_on_cpu(weights, deterministic)
+    return _quantized_on_gpu(weights, deterministic) if device.type == "cuda" else _quantized_on_cpu(weights, deterministic)
 
 
-def _few_bits_on_cpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
+def _quantized_on_cpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
     whole = weights != FP8_BLOCK
     rest = _fixed_rows if deterministic else _unchanged
 
-    def quantise(name: str, layer: Linear, seen: Seen | None = None) -> Linear:
+    def quantise(name: str, layer: Linear, seen: InputStatistics | None = None) -> Linear:
         if name in EXACT:
             return rest(name, layer)
         if whole and layer.weight.dtype not in WHOLE_DTYPES:
             raise ConfigError(f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
         if name in OUTSIDE and not whole:
             return rest(name, layer)
-        quantized = in_int8(layer) if name in OUTSIDE or weights == "int8" else in_form(weights, layer, seen)
-        return FixedRowsLinear(quantized) if deterministic and isinstance(quantized, Int8Linear | GroupedLinear) else quantized
+        quantized = int8_linear(layer) if name in OUTSIDE or weights == "int8" else requantized(weights, layer, seen)
+        return FixedBatchLinear(quantized) if deterministic and isinstance(quantized, Int8Linear | GroupedLinear) else quantized
 
     return quantise
 
 
-def _few_bits_on_gpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
+def _quantized_on_gpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
     _check_triton(f"weights={weights!r}")
     rest = _one_kernel if deterministic else _unchanged
 
-    def quantise(name: str, layer: Linear, seen: Seen | None = None) -> Linear:
+    def quantise(name: str, layer: Linear, seen: InputStatistics | None = None) -> Linear:
         if name in EXACT:
             return rest(name, layer)
         if name in OUTSIDE:
-            return rest(name, layer) if weights == FP8_BLOCK else in_form("int8", layer, fixed=deterministic)
-        return in_form(weights, layer, seen, deterministic)
+            return rest(name, layer) if weights == FP8_BLOCK else requantized("int8", layer, fixed=deterministic)
+        return requantized(weights, layer, seen, deterministic)
 
     return quantise
 
@@ -165,9 +165,9 @@ def _one_kernel(name: str, layer: Linear) -> Linear:
 
 def _fixed_rows(name: str, layer: Linear) -> Linear:
     """A product whose rows do not depend on each other stays as it is."""
-    if BlockedLinear.suits(layer.weight):
+    if BlockedLinear.supports(layer.weight):
         return layer
-    return FixedRowsLinear(layer if name == HEAD else layer.seal())  # a tied head would be copied
+    return FixedBatchLinear(layer if name == HEAD else layer.seal())  # a tied head would be copied
 
 
 def _unchanged(name: str, layer: Linear) -> Linear:

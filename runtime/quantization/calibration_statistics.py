@@ -10,7 +10,7 @@ from torch import Tensor
 SIZES = 2**15  # numbers of bfloat16 from zero on
 
 
-class Seen(Protocol):
+class InputStatistics(Protocol):
     """Of one projection. Made from its number of inputs and its device."""
 
     def __init__(self, inputs: int, device: torch.device) -> None: ...
@@ -19,7 +19,7 @@ class Seen(Protocol):
         """x: [T, in], what it is multiplied with next."""
 
 
-class Hessian:
+class InputHessian:
     """sums: float32 [in, in], X^T X of all rows."""
 
     def __init__(self, inputs: int, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class Hessian:
         self.sums.addmm_(wide.t(), wide)
 
 
-class Magnitudes:
+class InputMagnitudes:
     """counts: int64 [SIZES], how often each magnitude came, as the next number of bfloat16 that is not below it."""
 
     def __init__(self, inputs: int, device: torch.device) -> None:

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers.linear import LINE, BlockedLinear, Linear
-from .grouped import Grouped, e4m3_values
-from .int4 import factor_of
+from ..layers import cpu_kernels
+from ..layers.linear_layers import LINE, BlockedLinear, Linear
+from .quantized_weight import QuantizedWeight, e4m3_values
+from .cpu_int4_linear import factor_of
 
 KINDS = {torch.float32: 6, torch.bfloat16: 7}  # of the compiled product, by what is multiplied
 RAISED = 2.0**8  # what a float8 is above a float16 with its bits
@@ -20,7 +20,7 @@ NAN = 127  # the byte of a float8, but for its sign
 PART = 2**22  # numbers of a weight that are packed at a time
 
 
-def suits(weight: Grouped) -> str | None:
+def supports(weight: QuantizedWeight) -> str | None:
     """Why the compiled product of floats cannot take it, for people; None: it can, exactly but for float32's rounding."""
     if weight.table is None or (weight.levels == 256 and not torch.equal(weight.table.cpu().nan_to_num(0.0), e4m3_values().nan_to_num(0.0))):
         return f"codes of {weight.levels} levels that are no floats of a table of 16, nor float8"
@@ -38,13 +38,13 @@ class FloatBlockedLinear(BlockedLinear):
 
     __slots__ = ("_grouping", "factor", "order", "table")
 
-    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
-        if (why := suits(weight)) is not None:
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: one that `supports`; dtype: of what is multiplied, and of bias [out]."""
+        if (why := supports(weight)) is not None:
             raise ValueError(f"{why}: take GroupedLinear")
         self.outputs, inputs = weight.shape
         scale = scales_of(weight)
-        start = -(-scale.shape[1] * cpu.BLOCK * scale.element_size() // LINE) * LINE
+        start = -(-scale.shape[1] * cpu_kernels.BLOCK * scale.element_size() // LINE) * LINE
         Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
         self.order = None if weight.order is None else weight.order.to(torch.int32)
         self.table = None if weight.is_float8 or weight.table is None else weight.table.float().contiguous()
@@ -65,22 +65,22 @@ class FloatBlockedLinear(BlockedLinear):
         yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)
 
 
-def scales_of(weight: Grouped) -> Tensor:
+def scales_of(weight: QuantizedWeight) -> Tensor:
     """[out, groups], float16 where that holds them."""
     scale = weight.scale.float() * (RAISED if weight.is_float8 else 1)
     halves = scale.half()
     return halves if bool((halves.float() == scale).all()) else scale
 
 
-def _blocks(weight: Grouped, scale: Tensor, start: int) -> Tensor:
+def _blocks(weight: QuantizedWeight, scale: Tensor, start: int) -> Tensor:
     """uint8 [blocks, stride], codes from byte `start` on."""
     (outputs, inputs), bits = weight.shape, 8 if weight.is_float8 else 4
     wide = inputs + inputs % 2
-    packed = torch.zeros(-(-outputs // cpu.BLOCK), start + wide * cpu.BLOCK * bits // 8, dtype=torch.uint8)
-    step = max(1, PART // (wide * cpu.BLOCK)) * cpu.BLOCK
+    packed = torch.zeros(-(-outputs // cpu_kernels.BLOCK), start + wide * cpu_kernels.BLOCK * bits // 8, dtype=torch.uint8)
+    step = max(1, PART // (wide * cpu_kernels.BLOCK)) * cpu_kernels.BLOCK
     for first in range(0, outputs, step):
         rows = slice(first, min(first + step, outputs))
-        into = packed[first // cpu.BLOCK : -(-rows.stop // cpu.BLOCK)]
+        into = packed[first // cpu_kernels.BLOCK : -(-rows.stop // cpu_kernels.BLOCK)]
         given = _in_blocks(scale[rows]).view(torch.uint8).flatten(1)
         into[:, : given.shape[1]] = given
         codes = _in_blocks(F.pad(weight.codes[rows], (0, wide - inputs)))
@@ -90,4 +90,4 @@ def _blocks(weight: Grouped, scale: Tensor, start: int) -> Tensor:
 
 def _in_blocks(part: Tensor) -> Tensor:
     """[rows, n] -> [blocks, n, BLOCK], zeros behind the last row."""
-    return F.pad(part, (0, 0, 0, -len(part) % cpu.BLOCK)).unflatten(0, (-1, cpu.BLOCK)).transpose(1, 2).contiguous()
+    return F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK)).unflatten(0, (-1, cpu_kernels.BLOCK)).transpose(1, 2).contiguous()

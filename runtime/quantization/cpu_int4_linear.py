@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers.linear import LINE, BlockedLinear, Linear
-from .grouped import Grouped, Twofold
+from ..layers import cpu_kernels
+from ..layers.linear_layers import LINE, BlockedLinear, Linear
+from .quantized_weight import QuantizedWeight, DoubleQuantized
 
 KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
 LEVELS, LEVELS_OF_BYTES = 16, 256
@@ -26,13 +26,13 @@ LARGEST = 127  # of a table's whole numbers, either sign
 PART = 2**22  # numbers of a weight that are packed, or restored for a product, at a time
 
 
-def in_int4(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+def int4_linear(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear:
     """The layer for the product that this CPU has. dtype: of what is multiplied, and of bias [out]."""
-    compiled = cpu.can_compute(dtype, weight.codes.device) and cpu.kernels.INT4 > 0 and suits(weight) is None
+    compiled = cpu_kernels.can_compute(dtype, weight.codes.device) and cpu_kernels.kernels.INT4 > 0 and supports(weight) is None
     return blocked(weight, bias, dtype) if compiled else GroupedLinear(weight, bias)
 
 
-def suits(weight: Grouped) -> str | None:
+def supports(weight: QuantizedWeight) -> str | None:
     """Why the compiled product cannot take it, for people; None: it can, exactly but for float32's rounding of the scales."""
     if weight.levels not in (LEVELS, LEVELS_OF_BYTES):
         return f"codes of {weight.levels} levels; the compiled product takes {LEVELS} and {LEVELS_OF_BYTES}"
@@ -52,8 +52,8 @@ def _whole_table(table: Tensor) -> tuple[Tensor, int] | None:
     return None
 
 
-def blocked(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> GroupedBlockedLinear:
-    """weight: one that `suits`."""
+def blocked(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> GroupedBlockedLinear:
+    """weight: one that `supports`."""
     return (Int4BlockedLinear if weight.levels == LEVELS else Int8GroupedLinear)(weight, bias, dtype)
 
 
@@ -66,22 +66,22 @@ class GroupedBlockedLinear(BlockedLinear):
 
     __slots__ = ("_grouping", "factor", "inputs", "layout", "order", "table")
 
-    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """weight: one that `suits`; dtype: of what is multiplied, and of bias [out]."""
-        if (why := suits(weight)) is not None:
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: one that `supports`; dtype: of what is multiplied, and of bias [out]."""
+        if (why := supports(weight)) is not None:
             raise ValueError(f"{why}: take GroupedLinear")
-        packing = _Packing(weight)
+        packing = _CpuBlockPacker(weight)
         order = None if weight.order is None else weight.order.to(torch.int32)
-        self._take(Blocks(packing.blocks(), order, packing.table, packing.factor), packing.layout, weight.shape, bias, dtype)
+        self._take(CpuWeightBlocks(packing.blocks(), order, packing.table, packing.factor), packing.layout, weight.shape, bias, dtype)
 
     @classmethod
-    def of_blocks(cls, blocks: Blocks, layout: Layout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> Self:
+    def of_blocks(cls, blocks: CpuWeightBlocks, layout: CpuBlockLayout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> Self:
         """What a layer of this shape [out, in] was made of: its `blocks` and `layout`."""
         layer = cls.__new__(cls)
         layer._take(blocks, layout, shape, bias, dtype)
         return layer
 
-    def _take(self, blocks: Blocks, layout: Layout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> None:
+    def _take(self, blocks: CpuWeightBlocks, layout: CpuBlockLayout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> None:
         Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
         self.order, self.table, self.factor = blocks[1:]
         self.layout, (self.outputs, self.inputs) = layout, shape
@@ -92,8 +92,8 @@ class GroupedBlockedLinear(BlockedLinear):
         self._address = self.words.ctypes.data
 
     @property
-    def blocks(self) -> Blocks:
-        return Blocks(self.weight, self.order, self.table, self.factor)
+    def blocks(self) -> CpuWeightBlocks:
+        return CpuWeightBlocks(self.weight, self.order, self.table, self.factor)
 
     def seal(self) -> Linear:
         return self
@@ -114,7 +114,7 @@ class Int8GroupedLinear(GroupedBlockedLinear):
     __slots__ = ()
 
 
-class Blocks(NamedTuple):
+class CpuWeightBlocks(NamedTuple):
     """A weight as the kernel reads it. blocks: uint8 [blocks, stride].  The others as the struct Grouping says; None: there are none."""
 
     blocks: Tensor
@@ -123,7 +123,7 @@ class Blocks(NamedTuple):
     factor: Tensor | None
 
 
-class Layout(NamedTuple):
+class CpuBlockLayout(NamedTuple):
     """What the blocks of a weight hold.
 
     bits: of a code, 4 or 8.  group: inputs that share a scale.  scales, shifts: what they are.  centre, above: as the struct
@@ -154,7 +154,7 @@ class Layout(NamedTuple):
     def _bytes(self, inputs: int, each: int | None) -> int:
         """Of a number of each group in a block. each: of one."""
         groups = self._groups(inputs)
-        return cpu.BLOCK * (groups * each if each is not None else groups + 2 * -(-groups // 2**self.fold))
+        return cpu_kernels.BLOCK * (groups * each if each is not None else groups + 2 * -(-groups // 2**self.fold))
 
     def padded(self, inputs: int) -> int:
         """Inputs that a block has codes of."""
@@ -168,13 +168,13 @@ class Layout(NamedTuple):
 
     def stride(self, inputs: int) -> int:
         """Bytes of a block."""
-        return self.codes(inputs) + self.padded(inputs) * cpu.BLOCK * self.bits // 8
+        return self.codes(inputs) + self.padded(inputs) * cpu_kernels.BLOCK * self.bits // 8
 
 
-class _Packing:
+class _CpuBlockPacker:
     """A weight's parts as the blocks of cpu_int4.h have them."""
 
-    def __init__(self, weight: Grouped) -> None:
+    def __init__(self, weight: QuantizedWeight) -> None:
         self.weight, inputs = weight, weight.shape[1]
         self.table, times, above = _table_of(weight)
         self.scale, self.factor = weight.scale.float() / times, factor_of(weight)
@@ -189,16 +189,16 @@ class _Packing:
         above = above if bits == 4 else MIDDLE
         centre += above if bits == 4 else 0  # entries of a table are above themselves
         group = min(weight.group, -(-inputs // STEP) * STEP)
-        self.layout = Layout(bits, group, scales, shifts, centre, above, 0 if fine is None else fine.each.bit_length() - 1)
+        self.layout = CpuBlockLayout(bits, group, scales, shifts, centre, above, 0 if fine is None else fine.each.bit_length() - 1)
         self.inputs, self.codes, self.stride = self.layout.padded(inputs), self.layout.codes(inputs), self.layout.stride(inputs)
 
-    def _scales(self, fine: Twofold | None) -> tuple[int, list[Tensor]]:
+    def _scales(self, fine: DoubleQuantized | None) -> tuple[int, list[Tensor]]:
         """In the fewest bytes that hold them: what they are, and what lies in a block."""
         if fine is not None:
             return TWOFOLD, [fine.inner, fine.outer]
         return (HALVES, [self.scale.half()]) if _fits(self.scale, torch.float16) else (WIDE, [self.scale])
 
-    def _shifts(self, times: int, fine: Twofold | None) -> tuple[int, int, list[Tensor]]:
+    def _shifts(self, times: int, fine: DoubleQuantized | None) -> tuple[int, int, list[Tensor]]:
         """One whole zero for all, and the others: zeros in bytes or float16 where these hold them, else offset - zero * scale."""
         zero, offset = self.weight.zero, self.weight.offset
         zero = zero.float() * times if isinstance(zero, Tensor) else float(zero) * times
@@ -215,11 +215,11 @@ class _Packing:
 
     def blocks(self) -> Tensor:
         """uint8 [blocks, stride]"""
-        outputs, step = self.weight.shape[0], max(1, PART // (self.inputs * cpu.BLOCK)) * cpu.BLOCK
-        packed = torch.zeros(-(-outputs // cpu.BLOCK), self.stride, dtype=torch.uint8)
+        outputs, step = self.weight.shape[0], max(1, PART // (self.inputs * cpu_kernels.BLOCK)) * cpu_kernels.BLOCK
+        packed = torch.zeros(-(-outputs // cpu_kernels.BLOCK), self.stride, dtype=torch.uint8)
         for first in range(0, outputs, step):
             rows = slice(first, min(first + step, outputs))
-            into = packed[first // cpu.BLOCK : -(-rows.stop // cpu.BLOCK)]
+            into = packed[first // cpu_kernels.BLOCK : -(-rows.stop // cpu_kernels.BLOCK)]
             start = 0
             for part in self.parts:
                 given = _bytes(_filled(part[rows]).transpose(1, 2))
@@ -237,12 +237,12 @@ class _Packing:
         return (fours[..., ::2] | fours[..., 1::2] << 4).transpose(1, 2)
 
 
-def factor_of(weight: Grouped) -> Tensor | None:
+def factor_of(weight: QuantizedWeight) -> Tensor | None:
     """float32 [out], what whole sums are to be multiplied with; None: nothing, or only a part of them, the scales."""
     return None if weight.factor is None or weight.offset is not None else weight.factor.float().contiguous()
 
 
-def _table_of(weight: Grouped) -> tuple[Tensor | None, int, int]:
+def _table_of(weight: QuantizedWeight) -> tuple[Tensor | None, int, int]:
     """The table as bytes, how many of its whole numbers make one of the weight's, and how far they are above themselves."""
     found = None if weight.table is None else _whole_table(weight.table)
     if found is None:
@@ -257,7 +257,7 @@ def _fits(numbers: Tensor, dtype: torch.dtype) -> bool:
 
 def _filled(part: Tensor) -> Tensor:
     """[rows, ...] -> [blocks, BLOCK, ...], zeros behind the last."""
-    return F.pad(part, (0, 0, 0, -len(part) % cpu.BLOCK)).unflatten(0, (-1, cpu.BLOCK))
+    return F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK)).unflatten(0, (-1, cpu_kernels.BLOCK))
 
 
 def _bytes(part: Tensor) -> Tensor:
@@ -267,12 +267,12 @@ def _bytes(part: Tensor) -> Tensor:
 class GroupedLinear(Linear):
     """y = x W^T + b by torch, which restores the weight in parts: for what no compiled product takes.
 
-    weight: uint8, two codes in a byte where they have four bits; beside it what `Grouped` has.
+    weight: uint8, two codes in a byte where they have four bits; beside it what `QuantizedWeight` has.
     """
 
     __slots__ = ("_rest", "_step")
 
-    def __init__(self, weight: Grouped, bias: Tensor | None) -> None:
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
         """bias: [out], in the dtype of what is multiplied."""
         super().__init__(packed(weight.codes) if weight.levels == LEVELS else weight.codes.contiguous(), bias)
         self._rest = replace(weight, codes=weight.codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
@@ -309,4 +309,4 @@ def unpacked(pairs: Tensor, inputs: int) -> Tensor:
     return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, :inputs]
 
 
-__all__ = ["Blocks", "GroupedBlockedLinear", "GroupedLinear", "Int4BlockedLinear", "Int8GroupedLinear", "Layout", "blocked", "in_int4", "suits"]
+__all__ = ["CpuWeightBlocks", "GroupedBlockedLinear", "GroupedLinear", "Int4BlockedLinear", "Int8GroupedLinear", "CpuBlockLayout", "blocked", "int4_linear", "supports"]

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers.linear import BlockedLinear, Linear, in_blocks
-from .grouped import Grouped
-from .int4 import LEVELS_OF_BYTES, MIDDLE, Int8GroupedLinear
+from ..layers import cpu_kernels
+from ..layers.linear_layers import BlockedLinear, Linear, in_blocks
+from .quantized_weight import QuantizedWeight
+from .cpu_int4_linear import LEVELS_OF_BYTES, MIDDLE, Int8GroupedLinear
 
 LARGEST = 127
 SMALLEST_PEAK = 1e-12  # of a row, so that zeros have a scale too
@@ -20,19 +20,19 @@ TORCH_ROWS = 16  # up to which torch's own int8 product is faster than restoring
 TORCH_STEP = 16  # of the inputs that it takes
 
 
-def in_int8(layer: Linear) -> Linear:
+def int8_linear(layer: Linear) -> Linear:
     """A loaded layer with its weight quantised, for the product that this CPU has."""
     weight, bias = layer.weight, layer.bias
     stored, scale = quantize_weight(weight)
-    if cpu.can_compute(weight.dtype, weight.device) and cpu.kernels.INT4:
+    if cpu_kernels.can_compute(weight.dtype, weight.device) and cpu_kernels.kernels.INT4:
         return Int8GroupedLinear(_in_one_group(stored, scale), bias, weight.dtype)
     return Int8Linear(stored, scale, bias, weight.dtype)
 
 
-def _in_one_group(stored: Tensor, scale: Tensor) -> Grouped:
+def _in_one_group(stored: Tensor, scale: Tensor) -> QuantizedWeight:
     """stored: int8 [out, in], written over; scale: float32 [out]."""
     codes = stored.view(torch.uint8).bitwise_xor_(MIDDLE)
-    return Grouped(codes, scale[:, None], stored.shape[1], LEVELS_OF_BYTES, zero=float(MIDDLE))
+    return QuantizedWeight(codes, scale[:, None], stored.shape[1], LEVELS_OF_BYTES, zero=float(MIDDLE))
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,4 +116,4 @@ class Int8Linear(Linear):
         return y.mul_(self._scale_of_x)
 
 
-__all__ = ["Int8BlockedLinear", "Int8Linear", "in_int8", "quantize_weight"]
+__all__ = ["Int8BlockedLinear", "Int8Linear", "int8_linear", "quantize_weight"]

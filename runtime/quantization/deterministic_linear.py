@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.linear import Linear
+from ..layers.linear_layers import Linear
 
 ROWS = 16  # of every product on the CPU: MKL and oneDNN take other kernels, with other sums, for other numbers
 
@@ -20,7 +20,7 @@ class DeterministicLinear(Linear):
     __slots__ = ("_matmul",)
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        from ..kernels.matmul import can_multiply, matmul
+        from ..kernels.batch_invariant_matmul import can_multiply, matmul
 
         super().__init__(weight.contiguous(), bias)
         if not can_multiply(weight.shape[1], weight.dtype):
@@ -37,7 +37,7 @@ class DeterministicLinear(Linear):
         return self._matmul(x, self.weight, self.bias)
 
 
-class FixedRowsLinear(Linear):
+class FixedBatchLinear(Linear):
     """On the CPU: every product has the same number of rows, the last one filled up with zeros."""
 
     __slots__ = ("inner",)

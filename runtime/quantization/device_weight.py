@@ -11,25 +11,25 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
-from ..layers import cpu
-from ..layers.float8 import FP8
-from ..layers.linear import BlockedLinear, Linear, PackedLinear, TransposedLinear
-from .fp8 import Fp8Linear
-from .int4 import (
+from ..layers import cpu_kernels
+from ..layers.float8_reference import FP8
+from ..layers.linear_layers import BlockedLinear, Linear, PackedLinear, TransposedLinear
+from .fp8_linear import Fp8Linear
+from .cpu_int4_linear import (
     BYTES_OF_SHIFTS,
     LEVELS,
     MIDDLE,
     STEP,
     TWOFOLD,
     TWOFOLD_SHIFTS,
-    Blocks,
+    CpuWeightBlocks,
     GroupedBlockedLinear,
     Int4BlockedLinear,
     Int8GroupedLinear,
-    Layout,
+    CpuBlockLayout,
 )
-from .int8 import Int8BlockedLinear
-from .readers import Sibling
+from .cpu_int8_linear import Int8BlockedLinear
+from .readers import TensorHeader
 
 CAPABILITY = (8, 9)  # of a GPU that multiplies float8
 ON_CPU = (torch.float32, torch.bfloat16)  # what the compiled products multiply
@@ -38,7 +38,7 @@ MOST_WHOLE = 2**15  # of the whole zeros of tables and codes
 MOST_FOLD = 16
 
 
-class Form(NamedTuple):
+class SealedProjection(NamedTuple):
     """A projection that is kept so. kind: of KINDS.  numbers: what it is beside its tensors."""
 
     kind: str
@@ -46,7 +46,7 @@ class Form(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-class Kind:
+class ProjectionFormat:
     """How projections of one class are written and read. `inputs` and `outputs`: of the whole projection."""
 
     made: ClassVar[type[Linear]]
@@ -55,10 +55,10 @@ class Kind:
     def form(self, layer: Any) -> tuple[dict[str, int], dict[str, Tensor]]: ...
 
     @abstractmethod
-    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
         """The tensors that belong to these numbers, but for those that may be missing. Raises CheckpointError for numbers that cannot be."""
 
-    def optional(self, outputs: int, inputs: int) -> dict[str, Sibling]:
+    def optional(self, outputs: int, inputs: int) -> dict[str, TensorHeader]:
         """Tensors that may be missing."""
         return {}
 
@@ -71,7 +71,7 @@ class Kind:
         """What this machine would need to compute with it."""
 
 
-class InGroups(Kind):
+class GroupedFormat(ProjectionFormat):
     """Codes of so many bits with scales of groups."""
 
     made: ClassVar[type[GroupedBlockedLinear]]
@@ -80,68 +80,68 @@ class InGroups(Kind):
     def form(self, layer: GroupedBlockedLinear) -> tuple[dict[str, int], dict[str, Tensor]]:
         return layer.layout._asdict(), {name: part for name, part in layer.blocks._asdict().items() if part is not None}
 
-    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
-        if set(numbers) != set(Layout._fields) or not self._can_be(layout := Layout(**numbers), inputs):
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
+        if set(numbers) != set(CpuBlockLayout._fields) or not self._can_be(layout := CpuBlockLayout(**numbers), inputs):
             raise CheckpointError(f"its numbers cannot be: {numbers}")
-        return {"blocks": Sibling("U8", (-(-outputs // cpu.BLOCK), layout.stride(inputs)))}
+        return {"blocks": TensorHeader("U8", (-(-outputs // cpu_kernels.BLOCK), layout.stride(inputs)))}
 
-    def _can_be(self, layout: Layout, inputs: int) -> bool:
+    def _can_be(self, layout: CpuBlockLayout, inputs: int) -> bool:
         groups = layout.group >= 1 and (layout.group >= inputs or layout.group % STEP == 0)
         twofold = layout.scales == TWOFOLD
         kinds = 0 <= layout.scales <= TWOFOLD and 0 <= layout.shifts < len(BYTES_OF_SHIFTS) and (twofold or layout.shifts != TWOFOLD_SHIFTS)
         wholes = abs(layout.centre) <= MOST_WHOLE and (0 <= layout.above < MIDDLE if self.bits == 4 else layout.above == MIDDLE)
         return layout.bits == self.bits and groups and kinds and wholes and 0 <= layout.fold <= (MOST_FOLD if twofold else 0)
 
-    def optional(self, outputs: int, inputs: int) -> dict[str, Sibling]:
-        table = {"table": Sibling("U8", (LEVELS,))} if self.bits == 4 else {}
-        return {"order": Sibling("I32", (inputs,)), "factor": Sibling("F32", (outputs,)), **table}
+    def optional(self, outputs: int, inputs: int) -> dict[str, TensorHeader]:
+        table = {"table": TensorHeader("U8", (LEVELS,))} if self.bits == 4 else {}
+        return {"order": TensorHeader("I32", (inputs,)), "factor": TensorHeader("F32", (outputs,)), **table}
 
     def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
-        (outputs, inputs), parts = loaded.weight.shape, [tensors.get(name) for name in Blocks._fields[1:]]
+        (outputs, inputs), parts = loaded.weight.shape, [tensors.get(name) for name in CpuWeightBlocks._fields[1:]]
         order = tensors.get("order")
         if order is not None and not 0 <= int(order.min()) <= int(order.max()) < inputs:
             raise CheckpointError(f"its order of the inputs is none of {inputs}; write the state again")
-        blocks = Blocks(tensors["blocks"], *parts)
-        return self.made.of_blocks(blocks, Layout(**numbers), (outputs, inputs), loaded.bias, loaded.weight.dtype)
+        blocks = CpuWeightBlocks(tensors["blocks"], *parts)
+        return self.made.of_blocks(blocks, CpuBlockLayout(**numbers), (outputs, inputs), loaded.bias, loaded.weight.dtype)
 
     def missing(self, device: torch.device) -> str | None:
-        return None if device.type == "cpu" and cpu.kernels and cpu.kernels.INT4 else "the compiled kernels on a CPU with AVX2"
+        return None if device.type == "cpu" and cpu_kernels.kernels and cpu_kernels.kernels.INT4 else "the compiled kernels on a CPU with AVX2"
 
 
-class Int4(InGroups):
+class Int4Format(GroupedFormat):
     made, bits = Int4BlockedLinear, 4
 
 
-class Int8InGroups(InGroups):
+class Int8GroupedFormat(GroupedFormat):
     made, bits = Int8GroupedLinear, 8
 
 
-class Int8(Kind):
+class Int8Format(ProjectionFormat):
     made = Int8BlockedLinear
 
     def form(self, layer: Int8BlockedLinear) -> tuple[dict[str, int], dict[str, Tensor]]:
         return {}, {"blocks": layer.weight, "scale": layer.scale}
 
-    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
         if inputs % 2:
             raise CheckpointError(f"it has {inputs} inputs, and pairs are wanted")
-        return {"blocks": Sibling("I8", (-(-outputs // cpu.BLOCK), inputs // 2, cpu.BLOCK, 2)), "scale": Sibling("F32", (outputs,))}
+        return {"blocks": TensorHeader("I8", (-(-outputs // cpu_kernels.BLOCK), inputs // 2, cpu_kernels.BLOCK, 2)), "scale": TensorHeader("F32", (outputs,))}
 
     def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
         return Int8BlockedLinear.of_blocks(tensors["blocks"], tensors["scale"], loaded.weight.shape[1], loaded.bias, loaded.weight.dtype)
 
     def missing(self, device: torch.device) -> str | None:
-        return None if device.type == "cpu" and cpu.kernels and cpu.kernels.VNNI else "the compiled kernels on a CPU with AVX512_VNNI"
+        return None if device.type == "cpu" and cpu_kernels.kernels and cpu_kernels.kernels.VNNI else "the compiled kernels on a CPU with AVX512_VNNI"
 
 
-class Float8(Kind):
+class Float8Format(ProjectionFormat):
     made = Fp8Linear
 
     def form(self, layer: Fp8Linear) -> tuple[dict[str, int], dict[str, Tensor]]:
         return {}, {"weight": layer.weight, "scale": layer.scale}
 
-    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, Sibling]:
-        return {"weight": Sibling("F8_E4M3", (outputs, inputs)), "scale": Sibling("F32", (outputs,))}
+    def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
+        return {"weight": TensorHeader("F8_E4M3", (outputs, inputs)), "scale": TensorHeader("F32", (outputs,))}
 
     def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
         if (dtype := loaded.weight.dtype) != torch.bfloat16 and tensors["weight"].is_cuda:
@@ -153,14 +153,14 @@ class Float8(Kind):
         return None if there else f"a GPU with compute capability {'.'.join(map(str, CAPABILITY))}"
 
 
-KINDS: dict[str, Kind] = {"int4": Int4(), "int8": Int8(), "int8_grouped": Int8InGroups(), "float8": Float8()}
+KINDS: dict[str, ProjectionFormat] = {"int4": Int4Format(), "int8": Int8Format(), "int8_grouped": Int8GroupedFormat(), "float8": Float8Format()}
 
 
-def form_of(layer: Linear) -> Form | None:
+def form_of(layer: Linear) -> SealedProjection | None:
     """None: its weight is dense. Raises ConfigError for any other projection that none of KINDS is made for."""
     for name, kind in KINDS.items():
         if type(layer) is kind.made:
-            return Form(name, *kind.form(layer))
+            return SealedProjection(name, *kind.form(layer))
     if type(layer) in DENSE:
         return None
     known = ", ".join(kind.made.__name__ for kind in KINDS.values())
@@ -171,17 +171,17 @@ def form_of(layer: Linear) -> Form | None:
 
 
 @dataclass(frozen=True)
-class Packed:
+class DeviceWeight:
     """A weight that was loaded in the form that is computed with (see `Linear.coded`); its rows are in order already."""
 
     name: str
-    form: Form
+    form: SealedProjection
 
     @property
     def format(self) -> str:
         return f"packed {self.form.kind}"
 
-    def take(self, rows: Tensor) -> Packed:
+    def take(self, rows: Tensor) -> DeviceWeight:
         return self
 
     def dense(self, dtype: torch.dtype) -> Tensor:
@@ -205,7 +205,7 @@ def require_here(kinds: Iterable[str], device: torch.device, dtype: torch.dtype)
             raise CheckpointError(f"weights are packed as {kind}, which goes with float32 and bfloat16, the model is in {dtype}: set dtype")
 
 
-def check(kind: str, numbers: dict[str, int], tensors: Mapping[str, Sibling], shape: tuple[int, int]) -> None:
+def check(kind: str, numbers: dict[str, int], tensors: Mapping[str, TensorHeader], shape: tuple[int, int]) -> None:
     """Raises CheckpointError where headers, numbers and a projection [out, in] do not belong together."""
     found = KINDS[kind]
     expected, optional = found.expected(numbers, *shape), found.optional(*shape)

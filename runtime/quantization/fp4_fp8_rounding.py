@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.float8 import FP8, LARGEST, scale_of
-from .grouped import E2M1, Grouped
-from .rounding import part_of
+from ..layers.float8_reference import FP8, LARGEST, scale_of
+from .quantized_weight import E2M1, QuantizedWeight
+from .weight_rounding import part_of
 
 MX_GROUP, NV_GROUP = 32, 16  # inputs
 TOP = 6.0  # the largest number of e2m1
@@ -22,12 +22,12 @@ _BETWEEN = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])  # halfway betw
 _BORDERS = torch.where(torch.arange(7) % 2 == 1, _BETWEEN.nextafter(torch.zeros(7)), _BETWEEN)
 
 
-def mxfp4(weight: Tensor) -> Grouped:
+def mxfp4(weight: Tensor) -> QuantizedWeight:
     """weight [out, in] as e2m1 under a power of two for each 32 inputs: the one that brings the largest below 7; 6 is the end."""
     return _in_e2m1(weight, MX_GROUP, _power, None)
 
 
-def nvfp4(weight: Tensor) -> Grouped:
+def nvfp4(weight: Tensor) -> QuantizedWeight:
     """weight [out, in] as e2m1 under a scale in e4m3 for each 16 inputs, times one power of two for the whole weight.
 
     Other writers take any number for the whole; a power of two loses nothing, for scales are floats, and leaves the product of
@@ -38,7 +38,7 @@ def nvfp4(weight: Tensor) -> Grouped:
     return _in_e2m1(weight, NV_GROUP, lambda peaks: (peaks / (TOP * whole)).clamp_(SMALLEST_SCALE, LARGEST).to(FP8).half(), whole)
 
 
-def float8_blocks(weight: Tensor, block: int = BLOCK) -> Grouped:
+def float8_blocks(weight: Tensor, block: int = BLOCK) -> QuantizedWeight:
     """weight [out, in] as e4m3 with a float32 scale for each `block` outputs and inputs; the last ones may be fewer."""
     codes, scales = torch.empty(weight.shape, dtype=FP8, device=weight.device), []
     beyond = -weight.shape[1] % block
@@ -46,7 +46,7 @@ def float8_blocks(weight: Tensor, block: int = BLOCK) -> Grouped:
         scale = scale_of(F.pad(rows.abs().amax(0), (0, beyond)).unflatten(0, (-1, block)).amax(1))
         scales.append(scale.expand(len(rows), -1))
         out.copy_((rows.float() / scale.repeat_interleave(block)[: rows.shape[1]]).clamp_(-LARGEST, LARGEST))
-    return Grouped.float8(codes, torch.cat(scales), block)
+    return QuantizedWeight.float8(codes, torch.cat(scales), block)
 
 
 def _power(peaks: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _power(peaks: Tensor) -> Tensor:
     return torch.where(peaks > 0, torch.ldexp(torch.ones_like(peaks), exponent.clamp(-126, 127)), 1.0).bfloat16()
 
 
-def _in_e2m1(weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], whole: Tensor | None) -> Grouped:
+def _in_e2m1(weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], whole: Tensor | None) -> QuantizedWeight:
     """scale_for: of the largest magnitudes of groups [rows, groups].  whole: what multiplies all scales."""
     borders = _BORDERS.to(weight.device)
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
@@ -68,7 +68,7 @@ def _in_e2m1(weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], 
         out.copy_(_codes(values / under[..., None], borders).flatten(1)[:, : weight.shape[1]])
     table = torch.tensor(E2M1, device=weight.device)
     factor = None if whole is None else whole.expand(len(weight)).contiguous()
-    return Grouped(codes, torch.cat(scales), group, factor=factor, table=table)
+    return QuantizedWeight(codes, torch.cat(scales), group, factor=factor, table=table)
 
 
 def _codes(values: Tensor, borders: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..kernels.few_bits_packed import MOST_TILES, Packed
-from ..layers import float8 as values
-from ..layers.float8 import FP8
-from ..layers.linear import Linear
-from .few_bits import FEW_ROWS
-from .few_bits_pack import of_float8
+from ..kernels.packed.packed_weight import MOST_TILES, PackedWeight
+from ..layers import float8_reference as values
+from ..layers.float8_reference import FP8
+from ..layers.linear_layers import Linear
+from .gpu_quantized_linear import FEW_ROWS
+from .gpu_weight_packing import of_float8
 
 SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 
@@ -21,8 +21,8 @@ class Fp8Linear(Linear):
     """y = x W^T + b with W as float8 times a float32 scale per output.
 
     Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9), where there are more than
-    FEW_ROWS; up to so many the weight is restored in registers and x stays as it is (kernels/few_bits.py; a decode step of
-    one row: `one_row`). On the CPU, where nothing is gained, the same as for many rows is computed by definition.
+    FEW_ROWS; up to so many the weight is restored in registers and x stays as it is (kernels/quantized_gemm.py; a decode step of
+    one row: `gemv`). On the CPU, where nothing is gained, the same as for many rows is computed by definition.
     """
 
     __slots__ = ("_counters", "_kernels", "scale")
@@ -36,7 +36,7 @@ class Fp8Linear(Linear):
         self._counters = torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.device)
 
     @property
-    def packed(self) -> Packed:
+    def packed(self) -> PackedWeight:
         """The weight as the kernels of few rows read it."""
         return of_float8(self.weight, self.scale, self._counters)
 
@@ -46,7 +46,7 @@ class Fp8Linear(Linear):
         return cls(*values.quantize_weight(layer.weight, per_output), layer.bias)
 
     @staticmethod
-    def suits(weight: Tensor) -> bool:
+    def supports(weight: Tensor) -> bool:
         """Whether the sizes of a weight [out, in] are ones that the device's product takes."""
         return not weight.is_cuda or all(size % SHAPE_STEP == 0 for size in weight.shape)
 
@@ -114,16 +114,17 @@ class StaticFp8Linear(Fp8Linear):
         return self._multiplied(rows, self.scale_of_x.expand(len(x)).contiguous(), x.dtype)
 
 
-class _Kernels(NamedTuple):
+class _Fp8Kernels(NamedTuple):
     few_bits: Any
     matmul: Any
     quantize: Any
 
 
-def _cuda_kernels() -> _Kernels:
-    from ..kernels import few_bits, matmul, quantize
+def _cuda_kernels() -> _Fp8Kernels:
+    from ..kernels.quantized import quantized_gemm, quantize_activations
+    from ..kernels import batch_invariant_matmul
 
-    return _Kernels(few_bits, matmul, quantize)
+    return _Fp8Kernels(quantized_gemm, batch_invariant_matmul, quantize_activations)
 
 
 __all__ = ["FP8", "Fp8Linear", "RowwiseFp8Linear", "StaticFp8Linear"]

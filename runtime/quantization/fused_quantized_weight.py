@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .grouped import Grouped, stacked
+from .quantized_weight import QuantizedWeight, stacked
 
 PLAIN = "plain rows"
 
 
-class Coded(NamedTuple):
+class QuantizedPiece(NamedTuple):
     """Rows of a projection from `start` on. format: what a checkpoint called it, for people.
 
     weight: a tensor [rows, in] is dense, as it came beside others in few bits.
@@ -21,49 +21,49 @@ class Coded(NamedTuple):
 
     start: int
     format: str
-    weight: Grouped | Tensor
+    weight: QuantizedWeight | Tensor
 
     @property
     def end(self) -> int:
         return self.start + self.weight.shape[0]
 
-    def take(self, rows: Tensor, start: int) -> Coded:
+    def take(self, rows: Tensor, start: int) -> QuantizedPiece:
         """These of the projection's rows, all of them in here, to stand from `start` on."""
         weight = self.weight
         own = (rows - self.start).to(weight.device if isinstance(weight, Tensor) else weight.codes.device)
-        return Coded(start, self.format, weight[own] if isinstance(weight, Tensor) else weight.take(own))
+        return QuantizedPiece(start, self.format, weight[own] if isinstance(weight, Tensor) else weight.take(own))
 
 
-class Codes:
+class FusedQuantizedWeight:
     """All rows of a projection. pieces: in the order of their rows."""
 
-    def __init__(self, pieces: Sequence[Coded]) -> None:
+    def __init__(self, pieces: Sequence[QuantizedPiece]) -> None:
         self.pieces = sorted(pieces, key=lambda piece: piece.start)
 
     @classmethod
-    def beside(cls, pieces: Sequence[Coded], dense: Tensor) -> Codes:
+    def beside(cls, pieces: Sequence[QuantizedPiece], dense: Tensor) -> FusedQuantizedWeight:
         """The rows that the pieces leave are those of `dense` [out, in]."""
         starts = [*sorted(piece.start for piece in pieces), len(dense)]
         ends = [0, *sorted(piece.end for piece in pieces)]
-        gaps = [Coded(end, PLAIN, dense[end:start]) for end, start in zip(ends, starts, strict=True) if start > end]
+        gaps = [QuantizedPiece(end, PLAIN, dense[end:start]) for end, start in zip(ends, starts, strict=True) if start > end]
         return cls([*pieces, *gaps])
 
     @property
     def format(self) -> str:
         return " and ".join(dict.fromkeys(piece.format for piece in self.pieces))
 
-    def take(self, rows: Tensor) -> Codes:
+    def take(self, rows: Tensor) -> FusedQuantizedWeight:
         """In another order, some more than once. rows: int64, on the CPU."""
         owners = torch.bucketize(rows, torch.tensor([piece.end for piece in self.pieces]), right=True)
         taken, start = [], 0
         for owner, count in zip(*(part.tolist() for part in torch.unique_consecutive(owners, return_counts=True)), strict=True):
             taken.append(self.pieces[owner].take(rows[start : start + count], start))
             start += count
-        return Codes(taken)
+        return FusedQuantizedWeight(taken)
 
-    def together(self) -> list[Grouped | Tensor]:
+    def together(self) -> list[QuantizedWeight | Tensor]:
         """The pieces, neighbours of one form in one."""
-        found: list[Grouped | Tensor] = []
+        found: list[QuantizedWeight | Tensor] = []
         for piece in self.pieces:
             joined = _joined(found[-1], piece.weight) if found else None
             found[len(found) - (joined is not None) :] = [piece.weight if joined is None else joined]
@@ -74,7 +74,7 @@ class Codes:
         return torch.cat([weight.to(dtype) if isinstance(weight, Tensor) else weight.dense(dtype) for weight in weights])
 
 
-def _joined(one: Grouped | Tensor, other: Grouped | Tensor) -> Grouped | Tensor | None:
+def _joined(one: QuantizedWeight | Tensor, other: QuantizedWeight | Tensor) -> QuantizedWeight | Tensor | None:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.cat([one, other])
-    return stacked([one, other]) if isinstance(one, Grouped) and isinstance(other, Grouped) else None
+    return stacked([one, other]) if isinstance(one, QuantizedWeight) and isinstance(other, QuantizedWeight) else None

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .grouped import Grouped
-from .rounding import GROUP, TOP, Rounding, around_eight, scale_dtype, with_whole_zero
+from .quantized_weight import QuantizedWeight
+from .weight_rounding import GROUP, TOP, Rounding, with_zero_point_eight, scale_dtype, with_whole_zero
 
 DAMPING = 0.01  # of the mean diagonal, added to it
 BLOCK = 128  # columns whose errors reach the columns behind them together
@@ -21,7 +21,7 @@ BLOCK = 128  # columns whose errors reach the columns behind them together
 
 def gptq(
     weight: Tensor, hessian: Tensor, group: int = GROUP, *, whole_zeros: bool = True, ordered: bool = False, scales: torch.dtype | None = None
-) -> Grouped:
+) -> QuantizedWeight:
     """weight [out, in] in codes that keep its products with the inputs behind `hessian`.
 
     hessian: float [in, in], X^T X of the inputs X [tokens, in], times any number; 1 % of its mean diagonal is added.
@@ -33,11 +33,11 @@ def gptq(
     inputs = weight.shape[1]
     if hessian.shape != (inputs, inputs) or not bool(hessian.isfinite().all()):
         raise ValueError(f"hessian {list(hessian.shape)} must be finite numbers [{inputs}, {inputs}] for a weight {list(weight.shape)}")
-    grid = _Grid(min(group, inputs), with_whole_zero if whole_zeros else around_eight, scales or scale_dtype(weight))
+    grid = _QuantizationGrid(min(group, inputs), with_whole_zero if whole_zeros else with_zero_point_eight, scales or scale_dtype(weight))
     return _ordered(grid, weight, hessian) if ordered else _as_they_come(grid, weight, hessian)
 
 
-def _as_they_come(grid: _Grid, weight: Tensor, hessian: Tensor) -> Grouped:
+def _as_they_come(grid: _QuantizationGrid, weight: Tensor, hessian: Tensor) -> QuantizedWeight:
     columns, factor = _columns(weight), inverse_factor(hessian)
     codes, found = torch.empty_like(columns, dtype=torch.uint8), []
     for start in range(0, len(columns), grid.group):
@@ -47,10 +47,10 @@ def _as_they_come(grid: _Grid, weight: Tensor, hessian: Tensor) -> Grouped:
         for block in _blocks(start, stop):
             width = block.stop - block.start
             codes[block] = _spread(columns, factor, block, scale.expand(width, -1), zero.expand(width, -1))
-    return grid.finished(codes, _Scales.joined(found))
+    return grid.finished(codes, _GroupScales.joined(found))
 
 
-def _ordered(grid: _Grid, weight: Tensor, hessian: Tensor) -> Grouped:
+def _ordered(grid: _QuantizationGrid, weight: Tensor, hessian: Tensor) -> QuantizedWeight:
     order = hessian.diagonal().argsort(descending=True, stable=True)
     columns, factor = _columns(weight)[order], inverse_factor(hessian[order][:, order])
     codes, found = torch.empty_like(columns, dtype=torch.uint8), grid.of(weight)
@@ -86,7 +86,7 @@ def inverse_factor(hessian: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(upper, one, upper=True).float()
 
 
-class _Scales(NamedTuple):
+class _GroupScales(NamedTuple):
     """Of some groups: scale [out, groups] as it is stored, and the zeros."""
 
     scale: Tensor
@@ -97,27 +97,27 @@ class _Scales(NamedTuple):
         return scale, self.zero.float() if isinstance(self.zero, Tensor) else torch.full_like(scale, self.zero)
 
     @staticmethod
-    def joined(parts: list[_Scales]) -> _Scales:
+    def joined(parts: list[_GroupScales]) -> _GroupScales:
         zeros = [part.zero for part in parts if isinstance(part.zero, Tensor)]
-        return _Scales(torch.cat([part.scale for part in parts], 1), torch.cat(zeros, 1) if zeros else parts[0].zero)
+        return _GroupScales(torch.cat([part.scale for part in parts], 1), torch.cat(zeros, 1) if zeros else parts[0].zero)
 
 
-class _Grid(NamedTuple):
+class _QuantizationGrid(NamedTuple):
     """How scales are found; dtype: as they are stored."""
 
     group: int
     rounding: Rounding
     dtype: torch.dtype
 
-    def of(self, values: Tensor) -> _Scales:
+    def of(self, values: Tensor) -> _GroupScales:
         """values: [out, in]"""
         values = F.pad(values.float(), (0, -values.shape[1] % self.group)).unflatten(1, (-1, self.group))
         _, scale, zero = self.rounding(values, torch.ones_like(values[0], dtype=torch.bool), self.dtype)
-        return _Scales(scale, zero)
+        return _GroupScales(scale, zero)
 
-    def finished(self, codes: Tensor, found: _Scales) -> Grouped:
+    def finished(self, codes: Tensor, found: _GroupScales) -> QuantizedWeight:
         """codes: uint8 [in, out]"""
-        return Grouped(codes.t().contiguous(), found.scale, self.group, zero=found.zero)
+        return QuantizedWeight(codes.t().contiguous(), found.scale, self.group, zero=found.zero)
 
 
 def _columns(weight: Tensor) -> Tensor:

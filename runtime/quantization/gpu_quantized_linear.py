@@ -8,17 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from .few_bits_pack import pack
-from .grouped import Grouped
+from ..layers.linear_layers import Linear
+from .gpu_weight_packing import pack_for_gpu
+from .quantized_weight import QuantizedWeight
 
 FEW_ROWS = 64  # up to which reading a weight of eight bits takes longer than multiplying with what is restored of it
 STEP = 16  # bytes that rows of int8 must be a multiple of
 FIXED_ROWS = 256  # that a product of fixed sums takes at a time
 
 
-class FewBitsLinear(Linear):
-    """y = x W^T + b with W in few bits (kernels/few_bits.py); x stays as it is. Many rows take a restored weight, part by part.
+class GpuQuantizedLinear(Linear):
+    """y = x W^T + b with W in few bits (kernels/quantized_gemm.py); x stays as it is. Many rows take a restored weight, part by part.
 
     packed: the weight as the kernels read it.
     folds: whether few rows may go through kernels that fold what stands around a product into it.
@@ -27,11 +27,11 @@ class FewBitsLinear(Linear):
     __slots__ = ("_kernels", "packed")
     folds: ClassVar[bool] = True
 
-    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """weight: one that `few_bits_pack` does not refuse; dtype: of what is multiplied, and of bias [out]."""
-        from ..kernels import few_bits
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
+        """weight: one that `gpu_weight_packing` does not refuse; dtype: of what is multiplied, and of bias [out]."""
+        from ..kernels.quantized import quantized_gemm
 
-        self.packed, self._kernels = pack(weight, dtype), few_bits
+        self.packed, self._kernels = pack_for_gpu(weight, dtype), quantized_gemm
         super().__init__(self.packed.words, bias)
 
     def seal(self) -> Linear:
@@ -39,12 +39,12 @@ class FewBitsLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels.restores(len(x), self.packed):
-            return self._kernels.multiply_restored(x, self.packed, self.bias)
+            return self._kernels.multiply_dequantized(x, self.packed, self.bias)
         return self._kernels.product(x, self.packed, self.bias)
 
     def gates(self, x: Tensor) -> bool:
         """Whether `gated` is the way to an activation behind the product of these rows."""
-        return type(self) is FewBitsLinear and self.packed.order is None and self._kernels.gates(x, self.packed)
+        return type(self) is GpuQuantizedLinear and self.packed.order is None and self._kernels.gates(x, self.packed)
 
     def gated(self, x: Tensor, name: str) -> Tensor:
         """activation(gate) * up of x [T, in], W holding gate above up: [T, out / 2]."""
@@ -56,7 +56,7 @@ class FewBitsLinear(Linear):
             yield self.bias
 
 
-class FixedFewBitsLinear(FewBitsLinear):
+class DeterministicGpuQuantizedLinear(GpuQuantizedLinear):
     """The same with bits of a row that do not depend on the other rows: inputs are split alike for any number."""
 
     __slots__ = ()
@@ -69,7 +69,7 @@ class FixedFewBitsLinear(FewBitsLinear):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class Int8RowsLinear(FewBitsLinear):
+class Int8ActivationLinear(GpuQuantizedLinear):
     """The same of int8 with a scale an output, where more than FEW_ROWS rows are rounded to int8 too, each with its own scale.
 
     Their sums are exact, by the tensor cores' whole numbers, at twice the rate of bfloat16.
@@ -77,15 +77,15 @@ class Int8RowsLinear(FewBitsLinear):
 
     __slots__ = ("_rows",)
 
-    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
-        from ..kernels import int8_rows
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
+        from ..kernels.quantized import int8_gemm
 
         super().__init__(weight, bias, dtype)
-        self._rows = int8_rows
+        self._rows = int8_gemm
 
     @staticmethod
-    def suits(weight: Grouped) -> bool:
-        """Of a weight that `few_bits_pack` does not refuse."""
+    def supports(weight: QuantizedWeight) -> bool:
+        """Of a weight that `gpu_weight_packing` does not refuse."""
         plain = weight.table is None and weight.levels == 256 and weight.offset is None and weight.order is None
         around = not isinstance(weight.zero, Tensor) and weight.zero == 128
         return plain and around and weight.scale.shape[1] == 1 and weight.shape[1] % STEP == 0

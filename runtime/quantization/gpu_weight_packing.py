@@ -6,9 +6,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.few_bits_packed import ABOVE, BYTES, DTYPES, FLOATS, MOST_TILES, NIBBLES, TABLE, Packed
-from ..layers.float8 import FP8
-from .grouped import E2M1, Grouped
+from ..kernels.packed.packed_weight import (
+    ABOVE,
+    BYTES,
+    DTYPES,
+    FLOATS,
+    MOST_TILES,
+    NIBBLES,
+    TABLE,
+    PackedWeight,
+)
+from ..layers.float8_reference import FP8
+from .quantized_weight import E2M1, QuantizedWeight
 
 ENDLESS = 2**30  # a group that no row is longer than
 WHOLE_BLOCK = 128  # inputs that a program takes at a time, of such a group
@@ -16,7 +25,7 @@ NAN_PART = 2**26  # codes that are looked through at a time
 MIDDLE = {16: 8, 256: 128}  # the code that stands for 0 where shifts make up for the rest, by levels
 
 
-def refusal(weight: Grouped, dtype: torch.dtype) -> str | None:
+def packing_refusal(weight: QuantizedWeight, dtype: torch.dtype) -> str | None:
     """Why the kernels do not take a weight beside activations in `dtype`, for people; None: they do."""
     if dtype not in DTYPES:
         return f"the GPU's few-bit kernels go with bfloat16 and float16, the model is in {str(dtype).removeprefix('torch.')}"
@@ -32,7 +41,7 @@ def refusal(weight: Grouped, dtype: torch.dtype) -> str | None:
     return None
 
 
-def pack(weight: Grouped, dtype: torch.dtype) -> Packed:
+def pack_for_gpu(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
     """weight: one that is not refused beside `dtype`."""
     form, (outputs, inputs) = _form(weight), weight.shape
     assert form is not None
@@ -59,17 +68,17 @@ def pack(weight: Grouped, dtype: torch.dtype) -> Packed:
     if meta is not None and scale.shape[1] > 1:
         groups = -(-inputs // block) * max(1, block // weight.group)
         meta = F.pad(meta, (0, 0, 0, max(0, groups - len(meta))))
-    return Packed(
+    return PackedWeight(
         form, kind, _words(form, weight, block), outputs, inputs, weight.group if scale.shape[1] > 1 else ENDLESS, block, zero,
         meta, None if outer is None else outer.contiguous(), weight.order,
         torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.codes.device), dtype, _numbers(weight, dtype) if form == TABLE else (),
     )  # fmt: skip
 
 
-def of_float8(words: Tensor, scale: Tensor, counters: Tensor) -> Packed:
+def of_float8(words: Tensor, scale: Tensor, counters: Tensor) -> PackedWeight:
     """words: float8_e4m3fn [out, in] without NaN, a scale for each output [out]; beside bfloat16. They stay where they are. counters: zeros [MOST_TILES]."""
     outputs, inputs = words.shape
-    return Packed(BYTES, "plain", words, outputs, inputs, ENDLESS, WHOLE_BLOCK, 0, None, scale, None, counters, torch.bfloat16)
+    return PackedWeight(BYTES, "plain", words, outputs, inputs, ENDLESS, WHOLE_BLOCK, 0, None, scale, None, counters, torch.bfloat16)
 
 
 def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -79,7 +88,7 @@ def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
     return halves.view(torch.int32).squeeze(-1)
 
 
-def _numbers(weight: Grouped, dtype: torch.dtype) -> tuple[float, ...]:
+def _numbers(weight: QuantizedWeight, dtype: torch.dtype) -> tuple[float, ...]:
     """Of its table, as what is multiplied has them."""
     assert weight.table is not None
     return tuple(weight.table.to(dtype).tolist())
@@ -94,7 +103,7 @@ def _in_float16(scale: Tensor) -> bool:
     return bool((scale.abs() <= 65504).all()) and bool(((scale.half() != 0) | (scale == 0)).all())
 
 
-def _form(weight: Grouped) -> int | None:
+def _form(weight: QuantizedWeight) -> int | None:
     if weight.is_float8 or (weight.levels == 256 and weight.table is None):
         return BYTES
     if weight.table is None:
@@ -116,7 +125,7 @@ def _block(form: int, group: int, inputs: int) -> int | None:
     return 64 if group == 16 or group % 64 == 0 else None
 
 
-def _zeros_and_shift(form: int, weight: Grouped) -> tuple[int, Tensor | None, Tensor | None]:
+def _zeros_and_shift(form: int, weight: QuantizedWeight) -> tuple[int, Tensor | None, Tensor | None]:
     """What is taken from the stored values: one whole number for all, or float32 one a group; and what is added behind the scale."""
     zero, offset, scale = weight.zero, weight.offset, weight.scale.float()
     if form == NIBBLES and offset is None:
@@ -132,7 +141,7 @@ def _zeros_and_shift(form: int, weight: Grouped) -> tuple[int, Tensor | None, Te
     return middle, None, (shift if offset is None else shift + offset.float()).expand_as(scale)
 
 
-def _scaled_shift(shift: Tensor, weight: Grouped) -> Tensor:
+def _scaled_shift(shift: Tensor, weight: QuantizedWeight) -> Tensor:
     """The factor belongs to what a zero shifts, not to an offset."""
     assert weight.factor is not None
     zeros = shift if weight.offset is None else shift - weight.offset.float()
@@ -140,7 +149,7 @@ def _scaled_shift(shift: Tensor, weight: Grouped) -> Tensor:
     return scaled if weight.offset is None else scaled + weight.offset.float()
 
 
-def _words(form: int, weight: Grouped, block: int) -> Tensor:
+def _words(form: int, weight: QuantizedWeight, block: int) -> Tensor:
     codes = weight.codes
     if weight.is_float8:
         return codes.contiguous().view(FP8)

@@ -7,36 +7,36 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.linear import Linear
-from .codes import Coded, Codes
-from .few_bits import FewBitsLinear, FixedFewBitsLinear
-from .few_bits_pack import refusal
-from .gptq import gptq
-from .grouped import Grouped
-from .int4 import GroupedLinear
-from .keeping import in_few_bits
-from .rounding import eight_bits, hqq, nearest
-from .seen import Hessian, Seen
-from .small_floats import float8_blocks, mxfp4, nvfp4
+from ..layers.linear_layers import Linear
+from .fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
+from .gpu_quantized_linear import GpuQuantizedLinear, DeterministicGpuQuantizedLinear
+from .gpu_weight_packing import packing_refusal
+from .gptq_rounding import gptq
+from .quantized_weight import QuantizedWeight
+from .cpu_int4_linear import GroupedLinear
+from .quantized_transform import keep_quantized
+from .weight_rounding import round_to_int8, hqq, nearest
+from .calibration_statistics import InputHessian, InputStatistics
+from .fp4_fp8_rounding import float8_blocks, mxfp4, nvfp4
 
 FP8_BLOCK = "fp8_block"
-ROUNDINGS: dict[str, Callable[[Tensor], Grouped]] = {
-    "int8": eight_bits, "int4": nearest, "int4_hqq": hqq, "mxfp4": mxfp4, "nvfp4": nvfp4, FP8_BLOCK: float8_blocks,
+ROUNDINGS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
+    "int8": round_to_int8, "int4": nearest, "int4_hqq": hqq, "mxfp4": mxfp4, "nvfp4": nvfp4, FP8_BLOCK: float8_blocks,
 }  # fmt: skip
 CALIBRATED = ("int4_gptq",)
 FORMS = (*ROUNDINGS, *CALIBRATED)
 FOUR_BITS = tuple(form for form in FORMS if form not in ("int8", FP8_BLOCK))
 
 
-def rounded(form: str, weight: Tensor, seen: Seen | None = None) -> Grouped:
+def rounded(form: str, weight: Tensor, seen: InputStatistics | None = None) -> QuantizedWeight:
     """weight [out, in] in one of FORMS. seen: a Hessian, for those that are CALIBRATED."""
     if form not in CALIBRATED:
         return ROUNDINGS[form](weight)
-    assert isinstance(seen, Hessian)
+    assert isinstance(seen, InputHessian)
     return gptq(weight, seen.sums, ordered=True)
 
 
-def in_form(form: str, layer: Linear, seen: Seen | None = None, fixed: bool = False) -> Linear:
+def requantized(form: str, layer: Linear, seen: InputStatistics | None = None, fixed: bool = False) -> Linear:
     """On a CPU torch multiplies what no kernel does; on a GPU that is a ConfigError.
 
     fixed: on a GPU, with bits of a row that do not depend on the other rows.
@@ -44,12 +44,12 @@ def in_form(form: str, layer: Linear, seen: Seen | None = None, fixed: bool = Fa
     weight = rounded(form, layer.weight, seen)
     if layer.weight.device.type != "cpu":
         return _on_gpu(form, weight, layer, fixed)
-    found = in_few_bits(Codes([Coded(0, form, weight)]), layer)
+    found = keep_quantized(FusedQuantizedWeight([QuantizedPiece(0, form, weight)]), layer)
     return found if isinstance(found, Linear) else GroupedLinear(weight, layer.bias)
 
 
-def _on_gpu(form: str, weight: Grouped, layer: Linear, fixed: bool) -> Linear:
+def _on_gpu(form: str, weight: QuantizedWeight, layer: Linear, fixed: bool) -> Linear:
     dtype = layer.weight.dtype
-    if (why := refusal(weight, dtype)) is not None:
+    if (why := packing_refusal(weight, dtype)) is not None:
         raise ConfigError(f"Engine(weights={form!r}): {why}; set dtype='bfloat16', or weights='auto'")
-    return (FixedFewBitsLinear if fixed else FewBitsLinear)(weight, layer.bias, dtype)
+    return (DeterministicGpuQuantizedLinear if fixed else GpuQuantizedLinear)(weight, layer.bias, dtype)

@@ -11,27 +11,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers.float8 import FP8
-from ..layers.linear import Linear
-from ..layers.stacked import kinds_of, stacked
-from . import floats
-from .codes import Codes
-from .few_bits import FewBitsLinear, Int8RowsLinear
-from .few_bits_pack import has_nan, refusal
-from .floats import FloatBlockedLinear
-from .fp8 import Fp8Linear
-from .grouped import Grouped
-from .int4 import blocked, suits
-from .int8 import Int8BlockedLinear
-from .packing import Packed
+from ..layers import cpu_kernels
+from ..layers.float8_reference import FP8
+from ..layers.linear_layers import Linear
+from ..layers.mixed_format_linear import kinds_of, stacked
+from . import cpu_float_linear
+from .fused_quantized_weight import FusedQuantizedWeight
+from .gpu_quantized_linear import GpuQuantizedLinear, Int8ActivationLinear
+from .gpu_weight_packing import has_nan, packing_refusal
+from .cpu_float_linear import FloatBlockedLinear
+from .fp8_linear import Fp8Linear
+from .quantized_weight import QuantizedWeight
+from .cpu_int4_linear import blocked, supports
+from .cpu_int8_linear import Int8BlockedLinear
+from .device_weight import DeviceWeight
 
 Transform = Callable[[str, Linear], Linear]
 MIDDLE = 128  # of codes of 8 bits
 
 
 @dataclass(frozen=True)
-class Kept:
+class QuantizedLayerCount:
     """Projections that a checkpoint holds in few bits. by: what computes them.  why: they are not kept so; None: they are."""
 
     count: int
@@ -43,7 +43,7 @@ class Kept:
         return f"{self.count} projections of {self.format}: {self.by if self.why is None else f'restored to {self.by}: {self.why}'}"
 
 
-class PartTransform(ABC):
+class LayerTransform(ABC):
     """A transform of loaded projections (see `Decoder.seal`) that is told of each part of the model too."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class PartTransform(ABC):
         """It is sealed."""
 
 
-class Keeping(PartTransform):
+class KeepQuantizedTransform(LayerTransform):
     """A transform of loaded projections (see `Decoder.seal`): first of those in few bits, then `inner` of what is dense.
 
     inner: asked for quantising or for fixed sums; it takes dense weights, so that nothing stays in few bits beside it.
@@ -70,13 +70,13 @@ class Keeping(PartTransform):
 
     def __call__(self, name: str, layer: Linear) -> Linear:
         codes = layer.coded
-        if isinstance(codes, Packed):
+        if isinstance(codes, DeviceWeight):
             made = codes.layer(layer)
             self._seen[codes.format, type(made).__name__, None] += 1
             return made
         if codes is not None:
-            assert isinstance(codes, Codes)
-            kept = "the options ask for other arithmetic" if self._inner else in_few_bits(codes, layer)
+            assert isinstance(codes, FusedQuantizedWeight)
+            kept = "the options ask for other arithmetic" if self._inner else keep_quantized(codes, layer)
             if isinstance(kept, Linear):
                 self._seen[codes.format, " and ".join(kinds_of(kept)), None] += 1
                 return kept
@@ -86,19 +86,19 @@ class Keeping(PartTransform):
         return self._inner(name, layer) if self._inner else layer
 
     def begin(self, model: object, index: int) -> None:
-        if isinstance(self._inner, PartTransform):
+        if isinstance(self._inner, LayerTransform):
             self._inner.begin(model, index)
 
     def end(self, model: object, index: int) -> None:
-        if isinstance(self._inner, PartTransform):
+        if isinstance(self._inner, LayerTransform):
             self._inner.end(model, index)
 
-    def told(self) -> tuple[Kept, ...]:
+    def told(self) -> tuple[QuantizedLayerCount, ...]:
         """Each format and what became of it."""
-        return tuple(Kept(count, *seen) for seen, count in self._seen.items())
+        return tuple(QuantizedLayerCount(count, *seen) for seen, count in self._seen.items())
 
 
-def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
+def keep_quantized(codes: FusedQuantizedWeight, layer: Linear) -> Linear | str:
     """The projection with its weight as it came, or why not. Pieces of different forms become layers above each other."""
     weights, dtype = codes.together(), layer.weight.dtype
     if len(weights) == 1:
@@ -110,52 +110,52 @@ def in_few_bits(codes: Codes, layer: Linear) -> Linear | str:
     return why or stacked([piece for piece in kept if isinstance(piece, Linear)], rows, layer.weight.shape[1], dtype)
 
 
-def _kept(weight: Grouped | Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
+def _kept(weight: QuantizedWeight | Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
     if isinstance(weight, Tensor):
         return Linear(weight.clone(), bias).seal()  # what it is a part of can go
     if weight.device.type == "cuda":
         return _on_gpu(weight, bias, dtype)
-    if not cpu.can_compute(dtype, weight.device) or not cpu.kernels.INT4:
+    if not cpu_kernels.can_compute(dtype, weight.device) or not cpu_kernels.kernels.INT4:
         return f"no kernel on {weight.device.type} multiplies {dtype_name(dtype)} with it"
     if _suits_int8(weight):
         codes = (weight.codes.to(torch.int16) - MIDDLE).to(torch.int8)
         return Int8BlockedLinear(codes, _of_outputs(weight), bias, dtype)
-    if (why := suits(weight)) is None:
+    if (why := supports(weight)) is None:
         return blocked(weight, bias, dtype)
-    return why if weight.table is None else floats.suits(weight) or FloatBlockedLinear(weight, bias, dtype)
+    return why if weight.table is None else cpu_float_linear.supports(weight) or FloatBlockedLinear(weight, bias, dtype)
 
 
-def _on_gpu(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
+def _on_gpu(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
     """Float8 with a scale an output has units of its own; the rest is restored in registers."""
     if weight.is_float8 and isinstance(kept := _float8(weight, bias, dtype), Linear):
         return kept
     if importlib.util.find_spec("triton") is None:
         return "few bits on a GPU need triton: pip install 'sgl[cuda]'"
-    if (why := refusal(weight, dtype)) is not None:
+    if (why := packing_refusal(weight, dtype)) is not None:
         return why
-    return (Int8RowsLinear if weight.rounds_rows and Int8RowsLinear.suits(weight) else FewBitsLinear)(weight, bias, dtype)
+    return (Int8ActivationLinear if weight.rounds_rows and Int8ActivationLinear.supports(weight) else GpuQuantizedLinear)(weight, bias, dtype)
 
 
-def _suits_int8(weight: Grouped) -> bool:
+def _suits_int8(weight: QuantizedWeight) -> bool:
     """Whether the product that rounds x to 15 bits takes it."""
     plain = weight.levels == 2 * MIDDLE and weight.table is None and weight.offset is None and weight.order is None
     around = not isinstance(weight.zero, Tensor) and weight.zero == MIDDLE
-    return plain and around and weight.scale.shape[1] == 1 and weight.shape[1] % 2 == 0 and cpu.kernels.VNNI > 0
+    return plain and around and weight.scale.shape[1] == 1 and weight.shape[1] % 2 == 0 and cpu_kernels.kernels.VNNI > 0
 
 
-def _of_outputs(weight: Grouped) -> Tensor:
+def _of_outputs(weight: QuantizedWeight) -> Tensor:
     """float32 [out], of a weight with one scale an output."""
     scale = weight.scale[:, 0].float()
     return (scale if weight.factor is None else scale * weight.factor).contiguous()
 
 
-def _float8(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
+def _float8(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
     if weight.scale.shape[1] != 1 or weight.offset is not None or weight.order is not None or weight.zero != 0.0:
         return "float8 has a kernel for one scale an output"
     if dtype != torch.bfloat16:
         return f"float8 goes with bfloat16, the model is in {dtype_name(dtype)}"
     bytes_ = weight.codes.view(FP8)
-    if not Fp8Linear.suits(bytes_):
+    if not Fp8Linear.supports(bytes_):
         return f"the device's float8 product takes sizes in steps of 16, here {list(weight.shape)}"
     if has_nan(weight.codes):
         return "NaN among its numbers"

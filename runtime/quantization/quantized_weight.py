@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..layers.float8 import FP8
+from ..layers.float8_reference import FP8
 
 PART = 2**22  # codes that are restored at a time
 SHORTEST = 16  # inputs of a group that is cut
 FINE = ("fine_scale", "fine_offset")
 
 
-class Twofold(NamedTuple):
+class DoubleQuantized(NamedTuple):
     """Numbers of groups [out, groups] that are inner[o, g] * outer[o, g // each], exactly.
 
     inner: int8 [out, groups].  outer: float16 [out, groups / each], rounded up.  each: a power of two.
@@ -31,12 +31,12 @@ class Twofold(NamedTuple):
         """float32: eleven bits times eight at most."""
         return self.inner.float() * self.outer.float().repeat_interleave(self.each, 1)[:, : self.inner.shape[1]]
 
-    def take(self, rows: slice | Tensor) -> Twofold:
-        return Twofold(self.inner[rows], self.outer[rows], self.each)
+    def take(self, rows: slice | Tensor) -> DoubleQuantized:
+        return DoubleQuantized(self.inner[rows], self.outer[rows], self.each)
 
 
 @dataclass(frozen=True)
-class Grouped:
+class QuantizedWeight:
     """A weight [out, in]: w[o, order[i]] = (v(codes[o, i]) - zero[o, g]) * scale[o, g] * factor[o] + offset[o, g], g = i // group.
 
     codes: uint8 [out, in], 0 to levels - 1, one in a byte; kernels pack them.
@@ -59,8 +59,8 @@ class Grouped:
     factor: Tensor | None = None
     table: Tensor | None = None
     order: Tensor | None = None
-    fine_scale: Twofold | None = None
-    fine_offset: Twofold | None = None
+    fine_scale: DoubleQuantized | None = None
+    fine_offset: DoubleQuantized | None = None
     rounds_rows: bool = False
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Grouped:
                 raise ValueError(f"{name} has shape {list(found.shape)}, {list(expected)} go with codes {[outputs, inputs]} in groups of {self.group}")
 
     @classmethod
-    def float8(cls, weight: Tensor, scale: Tensor, group: int, factor: Tensor | None = None) -> Grouped:
+    def float8(cls, weight: Tensor, scale: Tensor, group: int, factor: Tensor | None = None) -> QuantizedWeight:
         """weight: float8_e4m3fn [out, in]; its bytes are the codes."""
         table = e4m3_values().to(weight.device)
         return cls(weight.view(torch.uint8), scale, group, 256, factor=factor, table=table)
@@ -100,14 +100,14 @@ class Grouped:
             out[rows] = found if self.order is None else torch.empty_like(found).index_copy_(1, self.order, found)
         return out
 
-    def take(self, rows: slice | Tensor) -> Grouped:
+    def take(self, rows: slice | Tensor) -> QuantizedWeight:
         """These rows, in this order."""
         parts = {name: getattr(self, name) for name in ("codes", "scale", "zero", "offset", "factor")}
         taken: dict[str, Any] = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
         taken |= {name: part.take(rows) for name in FINE if (part := getattr(self, name)) is not None}
         return replace(self, **taken)
 
-    def of_inputs(self, inputs: Tensor) -> Grouped:
+    def of_inputs(self, inputs: Tensor) -> QuantizedWeight:
         """Of these inputs alone, in runs that follow each other. inputs: int64, on the codes' device.
 
         Groups become as short as the runs ask, which changes no number. Raises ValueError where inputs are ordered, and for groups of less than 16.
@@ -148,7 +148,7 @@ class Grouped:
         return values if self.offset is None else values + spread(self.offset)
 
 
-def stacked(pieces: list[Grouped]) -> Grouped | None:
+def stacked(pieces: list[QuantizedWeight]) -> QuantizedWeight | None:
     """One weight of the rows of all, above each other; None where they are not of one form."""
     first = pieces[0]
     if any(_form(piece) != _form(first) or not _same_order(piece, first) for piece in pieces[1:]):
@@ -161,21 +161,21 @@ def stacked(pieces: list[Grouped]) -> Grouped | None:
     return replace(first, **together)
 
 
-def _fine_together(parts: list[Twofold | None]) -> Twofold | None:
+def _fine_together(parts: list[DoubleQuantized | None]) -> DoubleQuantized | None:
     there = [part for part in parts if part is not None]
     if len(there) < len(parts) or len({part.each for part in there}) > 1:
         return None
-    return Twofold(torch.cat([part.inner for part in there]), torch.cat([part.outer for part in there]), there[0].each)
+    return DoubleQuantized(torch.cat([part.inner for part in there]), torch.cat([part.outer for part in there]), there[0].each)
 
 
-def _form(piece: Grouped) -> tuple[object, ...]:
+def _form(piece: QuantizedWeight) -> tuple[object, ...]:
     zero = "each" if isinstance(piece.zero, Tensor) else piece.zero
     table = None if piece.table is None else piece.table.cpu().numpy().tobytes()  # NaN and all
     there = tuple(getattr(piece, name) is None for name in ("offset", "factor"))
     return piece.group, piece.levels, piece.shape[1], piece.scale.dtype, zero, table, there
 
 
-def _same_order(one: Grouped, other: Grouped) -> bool:
+def _same_order(one: QuantizedWeight, other: QuantizedWeight) -> bool:
     if one.order is None or other.order is None:
         return one.order is other.order
     return torch.equal(one.order, other.order)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .grouped import Grouped
+from .quantized_weight import QuantizedWeight
 
 GROUP = 64  # inputs
 TOP = 15  # the largest code
@@ -23,7 +23,7 @@ HALF_SMALLEST = 2.0**-24
 ROUNDS, POWER, BETA = 20, 0.7, 10.0  # of HQQ
 
 
-def nearest(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
+def nearest(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> QuantizedWeight:
     """weight [out, in] in codes with a whole zero in each group: zeros stay zeros.
 
     Each group's range is widened to hold 0 and cut into 15 steps. scales: their dtype; None: float16 where its range suffices.
@@ -31,12 +31,12 @@ def nearest(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = Non
     return _rounded(weight, group, with_whole_zero, scales)
 
 
-def symmetric(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
+def symmetric(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> QuantizedWeight:
     """weight [out, in] in codes around 8: w = (q - 8) * scale, scale = max|w| / 7.5."""
-    return _rounded(weight, group, around_eight, scales)
+    return _rounded(weight, group, with_zero_point_eight, scales)
 
 
-def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> Grouped:
+def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> QuantizedWeight:
     """weight [out, in] in codes with a zero in each group that is no whole number, moved while a group's mean error falls.
 
     It ends where no group gets better, or after 20 rounds; scales stay what they were.
@@ -44,7 +44,7 @@ def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -
     return _rounded(weight, group, _half_quadratic, scales)
 
 
-def eight_bits(weight: Tensor, scales: torch.dtype = torch.float32) -> Grouped:
+def round_to_int8(weight: Tensor, scales: torch.dtype = torch.float32) -> QuantizedWeight:
     """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     scale = torch.empty(len(weight), 1, dtype=scales, device=weight.device)
@@ -52,21 +52,21 @@ def eight_bits(weight: Tensor, scales: torch.dtype = torch.float32) -> Grouped:
     for rows, out, found in zip(weight.split(step), codes.split(step), scale.split(step), strict=True):
         found.copy_(to_scales(rows.float().abs().amax(1, keepdim=True) / 127, scales))
         out.copy_((rows.float() / found.float()).round_().clamp_(-127, 127).add_(128))
-    return Grouped(codes, scale, weight.shape[1], 256, zero=128.0)
+    return QuantizedWeight(codes, scale, weight.shape[1], 256, zero=128.0)
 
 
 Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor | float]]
 """(values [out, groups, group], which of them are there [groups, group], dtype of scales) -> codes, scales and zeros."""
 
 
-def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype | None) -> Grouped:
+def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype | None) -> QuantizedWeight:
     group = min(group, weight.shape[1])
     dtype = scales or scale_dtype(weight)
     parts = [rounding(values, there, dtype) for values, there in _in_groups(weight, group)]
     codes = torch.cat([part[0].to(torch.uint8).flatten(1)[:, : weight.shape[1]] for part in parts])
     zeros: Any = [part[2] for part in parts]
     zero = zeros[0] if isinstance(zeros[0], float) else torch.cat(zeros)
-    return Grouped(codes, torch.cat([part[1] for part in parts]), group, zero=zero)
+    return QuantizedWeight(codes, torch.cat([part[1] for part in parts]), group, zero=zero)
 
 
 def part_of(weight: Tensor) -> int:
@@ -106,7 +106,7 @@ def with_whole_zero(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[
     return codes, scale, zero.to(torch.uint8)
 
 
-def around_eight(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, float]:
+def with_zero_point_eight(values: Tensor, there: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, float]:
     scale = to_scales(values.abs().amax(2) / 7.5, dtype)
     return (values / scale.float()[..., None]).round_().add_(8).clamp_(0, TOP), scale, 8.0
 

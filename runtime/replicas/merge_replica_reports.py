@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..cache.row import Space
-from ..cache.snapshot import Held, Snapshot
-from ..loop.metrics import Stats
+from ..cache.int_row import Space
+from ..cache.view.cache_snapshot import HeldSequence, CacheSnapshot
+from ..watch.engine_stats import Stats
 
 SHARES = ("window_saved",)  # of `Stats`: means instead of sums
 FIRST = ("adapters", "expert_places", "rebalanced")  # the same everywhere
 SUMS = ("kv_tokens", "kv_bytes", "max_running", "window_tokens", "states", "state_bytes", "host_kv_bytes", "restarts")  # of `Engine.info`
 
 
-def stats(each: Sequence[Stats]) -> Stats:
+def merged_stats(each: Sequence[Stats]) -> Stats:
     """The sums of the counters."""
     return Stats(**{field.name: _counted(field.name, [getattr(one, field.name) for one in each]) for field in fields(Stats)})
 
@@ -32,14 +32,14 @@ def _sum(values: Sequence[Any]) -> Any:
     return sum(values)
 
 
-def infos(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged_infos(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The first one's, with sums where there are several of something."""
     sums = {name: sum(one[name] for one in each) for name in SUMS if name in each[0]}
     ranks = {"rank_pids": [pid for one in each for pid in one["rank_pids"]]} if "rank_pids" in each[0] else {}
     return {**each[0], **sums, **ranks, "replicas": len(each), "pids": [one["pid"] for one in each], "devices": [one["device"] for one in each]}
 
 
-def trees(each: Sequence[Snapshot]) -> Snapshot:
+def merged_trees(each: Sequence[CacheSnapshot]) -> CacheSnapshot:
     """All of them beside each other; a namespace is told with its replica. Roots come first."""
     numbers: list[tuple[int, int]] = [(replica, node) for replica, one in enumerate(each) for node in range(len(one.parents))]
     numbers.sort(key=lambda number: each[number[0]].parents[number[1]] >= 0)  # roots first, the rest in its order
@@ -49,20 +49,20 @@ def trees(each: Sequence[Snapshot]) -> Snapshot:
         return [getattr(each[replica], name)[node] for replica, node in numbers]
 
     parents = [place[replica, parent] if (parent := each[replica].parents[node]) >= 0 else -1 for replica, node in numbers]
-    held = [Held(seq, status, place[replica, node], beyond) for replica, one in enumerate(each) for seq, status, node, beyond in one.held]
-    namespaces = [_told(space, replica) for replica, one in enumerate(each) for space in one.namespaces]
+    held = [HeldSequence(seq, status, place[replica, node], beyond) for replica, one in enumerate(each) for seq, status, node, beyond in one.held]
+    namespaces = [_with_replica_label(space, replica) for replica, one in enumerate(each) for space in one.namespaces]
     sizes = each[0].page_size, sum(one.pages_total for one in each), sum(one.pages_free for one in each)
-    return Snapshot(namespaces, parents, all_of("tokens"), all_of("locks"), all_of("last_used"), held, *sizes)
+    return CacheSnapshot(namespaces, parents, all_of("tokens"), all_of("locks"), all_of("last_used"), held, *sizes)
 
 
-def _told(space: Space, replica: int) -> Space:
+def _with_replica_label(space: Space, replica: int) -> Space:
     begin = f"replica {replica}: "
     return begin + space if isinstance(space, str) else (begin + space[0], space[1])
 
 
 TOGETHER: dict[str, Callable[[list[Any]], Any]] = {  # by the name of what an engine's core is asked
-    "snapshot": stats,
-    "tree": trees,
+    "snapshot": merged_stats,
+    "tree": merged_trees,
     "check": lambda answers: None,
     "wake": lambda answers: None,
     "flush": sum,

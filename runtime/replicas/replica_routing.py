@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from ..cache.row import IntRow, Ints, Space
+from ..cache.int_row import IntRow, Ints, Space
 
 BLOCK = 32  # tokens that are remembered together
 RUNNING = 64  # tokens of a prompt that a running operation counts as much as: it takes part in every step
 UNCACHED = 1.5  # that a token counts which is not cached there: who is sent away from its prefix makes work that others wait behind
 
 
-class Text:
+class HashedTokenBlocks:
     """The tokens of a sequence as far as they are known here, and of each whole block a number for all tokens up to its end."""
 
     __slots__ = ("_keys", "_space", "tokens")
@@ -44,7 +44,7 @@ class Text:
         return self._keys
 
 
-class Shadow:
+class ReplicaCacheEstimate:
     """What a replica's tree of prefixes holds, as far as can be told from what was sent there: the tokens used last.
 
     tokens: of the replica's KV pool.
@@ -71,15 +71,15 @@ class Shadow:
 
 
 @dataclass(slots=True)
-class Load:
+class ReplicaLoad:
     """Of one replica. waiting: tokens of prompts that are not known to be computed.  running: operations under way."""
 
-    shadow: Shadow
+    shadow: ReplicaCacheEstimate
     waiting: int = 0
     running: int = 0
 
 
-class Router:
+class ReplicaRouter:
     """capacities: tokens of each replica's KV pool. All methods are thread-safe.
 
     The estimate is in tokens of a prompt: those that wait there, those of the new sequence that are not cached there, times UNCACHED, and RUNNING for each
@@ -87,7 +87,7 @@ class Router:
     """
 
     def __init__(self, capacities: Sequence[int]) -> None:
-        self.loads = [Load(Shadow(tokens)) for tokens in capacities]
+        self.loads = [ReplicaLoad(ReplicaCacheEstimate(tokens)) for tokens in capacities]
         self._last = len(self.loads) - 1
         self._lock = threading.Lock()
 

@@ -18,22 +18,22 @@ import torch
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, EngineClosed, RuntimeFailure
-from ..executor.device import choose_device
-from ..loop.assemble import Assembled
-from ..loop.config import EngineConfig
-from ..loop.metrics import Stats
-from ..loop.text_side import load_tokenizer
-from ..process.remote import RemoteCore, RemoteState
-from ..sequences.ops import Close, Extend, Fork, Generation, Op
-from ..sequences.sequence import SequenceState, Status
-from ..sequences.terms import Terms
-from . import together
-from .routing import Router, Text
+from ..executor.device_choice import choose_device
+from ..build.build_engine import BuiltEngine
+from ..build.engine_config import EngineConfig
+from ..watch.engine_stats import Stats
+from ..build.build_tokenizer import load_tokenizer
+from ..process.remote_core import RemoteCore, RemoteSequenceState
+from ..sequences.sequence_ops import Close, Extend, Fork, Generation, SequenceOp
+from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_options import SequenceOptions
+from . import merge_replica_reports
+from .replica_routing import ReplicaRouter, HashedTokenBlocks
 
 
-def connect_replicas(path: Path, options: EngineConfig) -> Assembled:
+def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine:
     """What `assemble` gives, with so many engines behind it. Raises what is raised in any of them."""
-    core = ReplicasCore(path, shares(options))
+    core = ReplicasCore(path, replica_options(options))
     try:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
             text = beside.submit(load_tokenizer, path, options.chat_template)
@@ -43,10 +43,10 @@ def connect_replicas(path: Path, options: EngineConfig) -> Assembled:
     except BaseException:
         core.stop()
         raise
-    return Assembled(replace(config, process=True, replicas=options.replicas, device=options.device), tokenizer, core.vocabulary, core, core.info)
+    return BuiltEngine(replace(config, process=True, replicas=options.replicas, device=options.device), tokenizer, core.vocabulary, core, core.info)
 
 
-def shares(options: EngineConfig) -> list[EngineConfig]:
+def replica_options(options: EngineConfig) -> list[EngineConfig]:
     """The options of each replica. Raises ConfigError for more than there are GPUs for, one for each of its ranks."""
     count, one = options.replicas, replace(options, replicas=1)
     if options.device not in ("auto", "cuda", "cpu"):
@@ -64,7 +64,7 @@ def shares(options: EngineConfig) -> list[EngineConfig]:
     return [replace(one, threads=max(1, threads // (count * options.ranks)))] * count
 
 
-def cards(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
+def replica_gpus(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
     """Of each replica, what its process finds in its environment: of the GPUs that this process sees, one for each of its ranks. Empty on a CPU."""
     if options[0].device != "cuda":
         return [{}] * len(options)
@@ -73,7 +73,7 @@ def cards(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": ",".join(names[at : at + width])} for at in range(0, width * len(options), width)]
 
 
-class State:
+class ReplicaSequenceState:
     """A sequence. Where it goes is decided when it is to be computed: until then it holds what it was extended by.
 
     text: for its children's sake, and for what is remembered of where it lies.  closed: before it went anywhere.
@@ -81,16 +81,16 @@ class State:
 
     __slots__ = ("closed", "held", "id", "place", "remote", "terms", "text")
 
-    def __init__(self, id: int, terms: Terms) -> None:
-        self.id, self.terms, self.place, self.text = id, terms, -1, Text(terms.space)
-        self.remote: RemoteState | None = None
+    def __init__(self, id: int, terms: SequenceOptions) -> None:
+        self.id, self.terms, self.place, self.text = id, terms, -1, HashedTokenBlocks(terms.space)
+        self.remote: RemoteSequenceState | None = None
         self.held: list[Extend] = []
         self.closed = False
 
 
-def _refused(op: Op) -> Future[Any]:
+def _refused(op: SequenceOp) -> Future[Any]:
     """Of a closed sequence. Its children are closed too."""
-    for child in cast("list[State]", op.children) if isinstance(op, Fork) else []:
+    for child in cast("list[ReplicaSequenceState]", op.children) if isinstance(op, Fork) else []:
         child.closed = True
     if isinstance(op, Close):
         op.resolve()
@@ -107,10 +107,10 @@ class ReplicasCore:
         self.info: dict[str, Any] = {}
         self._path, self._ids, self._lock = path, itertools.count(1), threading.RLock()
         self._adapting, self._updating = threading.Lock(), threading.Lock()
-        self._router = Router([1] * len(options))
+        self._router = ReplicaRouter([1] * len(options))
         self._restarts = [0] * len(options)
         self._cores: list[RemoteCore] = []
-        seen = cards(options)
+        seen = replica_gpus(options)
         width = options[0].ranks
         self._cards = [", ".join(f"cuda:{number * width + rank}" for rank in range(width)) for number, environment in enumerate(seen) if environment]
         for number, (each, environment) in enumerate(zip(options, seen, strict=True)):
@@ -119,7 +119,7 @@ class ReplicasCore:
     def started(self) -> Any:
         """The settled options of the first, once all run."""
         ready = [core.started.result() for core in self._cores]
-        self._router = Router([core.info["kv_tokens"] for core in self._cores])
+        self._router = ReplicaRouter([core.info["kv_tokens"] for core in self._cores])
         self._tell()
         return ready[0].config
 
@@ -138,14 +138,14 @@ class ReplicasCore:
             self._tell()
 
     def _tell(self) -> None:
-        self.info.update(together.infos([core.info for core in self._cores]) | ({"devices": self._cards} if self._cards else {}))
+        self.info.update(merge_replica_reports.merged_infos([core.info for core in self._cores]) | ({"devices": self._cards} if self._cards else {}))
 
     # what a sequence asks
 
-    def new_state(self, terms: Terms, status: Status = Status.IDLE) -> State:
-        return State(next(self._ids), terms)
+    def new_state(self, terms: SequenceOptions, status: SequenceStatus = SequenceStatus.IDLE) -> ReplicaSequenceState:
+        return ReplicaSequenceState(next(self._ids), terms)
 
-    def submit(self, state: State, op: Op) -> Future[Any]:
+    def submit(self, state: ReplicaSequenceState, op: SequenceOp) -> Future[Any]:
         with self._lock:
             if state.closed:
                 return _refused(op)
@@ -163,7 +163,7 @@ class ReplicasCore:
                 self._count(state, op, 0)
             return self._send(state, op)
 
-    def _place(self, state: State, op: Op) -> None:
+    def _place(self, state: ReplicaSequenceState, op: SequenceOp) -> None:
         """Choose where it is computed, and send there what it holds."""
         text = state.text
         state.place, missing = self._router.choose(text.keys, len(text.tokens), [core.up for core in self._cores])
@@ -173,11 +173,11 @@ class ReplicasCore:
         state.held = []
         self._count(state, op, missing)
 
-    def _count(self, state: State, op: Op, waiting: int) -> None:
+    def _count(self, state: ReplicaSequenceState, op: SequenceOp, waiting: int) -> None:
         self._router.began(state.place)
         op.future.add_done_callback(partial(self._ended, state, state.place, waiting))
 
-    def _ended(self, state: State, place: int, waiting: int, future: Future[Any]) -> None:
+    def _ended(self, state: ReplicaSequenceState, place: int, waiting: int, future: Future[Any]) -> None:
         self._router.ended(place, waiting)
         if future.cancelled() or future.exception() is not None or not isinstance(made := future.result(), Generation):
             return
@@ -185,33 +185,33 @@ class ReplicasCore:
             state.text.extend(np.asarray(made.token_ids, np.int32))
             self._router.learn(place, state.text.keys)
 
-    def _send(self, state: State, op: Op) -> Future[Any]:
+    def _send(self, state: ReplicaSequenceState, op: SequenceOp) -> Future[Any]:
         core = self._cores[state.place]
         if isinstance(op, Fork):
-            op.children = cast("list[SequenceState]", [self._born(core, state, child) for child in cast("list[State]", op.children)])
+            op.children = cast("list[SequenceState]", [self._born(core, state, child) for child in cast("list[ReplicaSequenceState]", op.children)])
         assert state.remote is not None
         return core.submit(state.remote, op)
 
-    def _born(self, core: RemoteCore, parent: State, child: State) -> RemoteState:
-        child.place, child.text = parent.place, Text(child.terms.space, parent.text.tokens.array)
-        child.remote = core.new_state(child.terms, Status.UNBORN, child.id)
+    def _born(self, core: RemoteCore, parent: ReplicaSequenceState, child: ReplicaSequenceState) -> RemoteSequenceState:
+        child.place, child.text = parent.place, HashedTokenBlocks(child.terms.space, parent.text.tokens.array)
+        child.remote = core.new_state(child.terms, SequenceStatus.CHILD_PENDING, child.id)
         return child.remote
 
-    def abort(self, state: State) -> None:
+    def abort(self, state: ReplicaSequenceState) -> None:
         if state.remote is not None:
             self._cores[state.place].abort(state.remote)
 
     # what an engine asks
 
     def ask(self, name: str, *args: Any) -> Any:
-        """What all of them answer, see `together`. Raises the first error, once all have answered."""
+        """What all of them answer, see `merge_replica_reports`. Raises the first error, once all have answered."""
         if name == "update":
             return self._update(*args)
         each = [(number,) for number in args[0]] if name.startswith("end_") else [args] * len(self._cores)
         if name == "flush":
             for number in range(len(self._cores)):
                 self._router.forget(number)
-        return together.TOGETHER[name](self._all([partial(core.ask, name, *own) for core, own in zip(self._cores, each, strict=True)]))
+        return merge_replica_reports.TOGETHER[name](self._all([partial(core.ask, name, *own) for core, own in zip(self._cores, each, strict=True)]))
 
     def _update(self, path: str) -> tuple[int, dict[str, Any]]:
         """All get other weights, each between two of its steps. Where one cannot, the others get those of before again, and its error is raised."""
@@ -229,7 +229,7 @@ class ReplicasCore:
             if wrong:
                 raise wrong[0]
             self._path = Path(path)
-            return together.TOGETHER["update"](answers)
+            return merge_replica_reports.TOGETHER["update"](answers)
 
     def adapt(self, name: str, *args: Any) -> Any:
         """All of them load, pin and unload alike, in one order; the first one's answer."""
@@ -268,7 +268,7 @@ class ReplicasCore:
         return all(core.asleep for core in self._cores)
 
     def snapshot(self) -> Stats:
-        return together.stats([core.snapshot() for core in self._cores])
+        return merge_replica_reports.merged_stats([core.snapshot() for core in self._cores])
 
     def stop(self) -> None:
         """All end at the same time. Without threads of its own: at the end of the interpreter none can be started."""

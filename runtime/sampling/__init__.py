@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from sgl.runtime.sampling.batch import SamplingBatch, SamplingRow
-    from sgl.runtime.sampling.kinds import make_sampler
-    from sgl.runtime.sampling.logprobs import launch_top_logprobs, top_logprobs
-    from sgl.runtime.sampling.sampler import Sampler, Samples
+    from sgl.runtime.sampling.sampling_batch import SamplingBatch, SamplingRow
+    from sgl.runtime.sampling.sampler_factory import make_sampler
+    from sgl.runtime.sampling.token_logprobs import launch_top_logprobs, top_logprobs
+    from sgl.runtime.sampling.sampler import Sampler, SampledTokens
 
 __all__ = [
-    "Sampler", "Samples", "SamplingBatch", "SamplingParams", "SamplingRow", "launch_top_logprobs", "make_sampler",
+    "Sampler", "SampledTokens", "SamplingBatch", "SamplingParams", "SamplingRow", "launch_top_logprobs", "make_sampler",
     "top_logprobs",
 ]  # fmt: skip
 
 _HOMES = {
     "Sampler": "sampler",
-    "Samples": "sampler",
+    "SampledTokens": "sampler",
     "SamplingBatch": "batch",
     "SamplingRow": "batch",
     "launch_top_logprobs": "logprobs",

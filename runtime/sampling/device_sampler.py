@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.kernels.sampling import CHUNK, STEP_WORDS, draw
-from sgl.runtime.sampling.batch import SamplingBatch, SamplingRow
-from sgl.runtime.sampling.logprobs import paired, raw_logprobs
-from sgl.runtime.sampling.masks import PackedPool
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sampling.sampler import Places, Samples, adjust, mark_errors, place_logprobs
-from sgl.runtime.step.staging import fetch, upload
+from sgl.runtime.kernels.sampling_kernels import CHUNK, STEP_WORDS, draw
+from sgl.runtime.sampling.sampling_batch import SamplingBatch, SamplingRow
+from sgl.runtime.sampling.token_logprobs import paired, raw_logprobs
+from sgl.runtime.sampling.token_masks import PackedMaskPool
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sampling.sampler import Places, SampledTokens, adjust, mark_errors, place_logprobs
+from sgl.runtime.step.device_upload import fetch, upload
 
 
 class DeviceSampler:
@@ -26,7 +26,7 @@ class DeviceSampler:
     def __init__(self, vocab_size: int | None, device: torch.device, chunk: int = CHUNK) -> None:
         self.vocab_size, self.device = vocab_size, device
         self._chunk = chunk
-        self._pool: PackedPool | None = None
+        self._pool: PackedMaskPool | None = None
         self._nowhere = torch.zeros(1, dtype=torch.int32, device=device)
 
     @torch.inference_mode()
@@ -38,8 +38,8 @@ class DeviceSampler:
         mask_rows: Sequence[np.ndarray | None] | None = None,
         last: Tensor | None = None,
         places: Places | None = None,
-    ) -> Callable[[], Samples]:
-        """As `Launches.launch` says; nothing here waits for the device."""
+    ) -> Callable[[], SampledTokens]:
+        """As `LaunchesSampling.launch` says; nothing here waits for the device."""
         width = logits.shape[1] if self.vocab_size is None else min(self.vocab_size, logits.shape[1])
         tensors = batch.tensors(width, self.device)
         adjusted = adjust(logits[:, :width], tensors, mask_rows, owned=False)
@@ -56,7 +56,7 @@ class DeviceSampler:
         batch: SamplingBatch,
         positions: Sequence[int],
         mask_rows: Sequence[np.ndarray | None] | None = None,
-    ) -> Samples:
+    ) -> SampledTokens:
         """`launch`, and wait."""
         return self.launch(logits, batch, positions, mask_rows)()
 
@@ -89,10 +89,10 @@ class DeviceSampler:
             steps[:, 2] = places
         return upload(steps, self.device), pool.tensor
 
-    def _masks(self, width: int) -> PackedPool:
+    def _masks(self, width: int) -> PackedMaskPool:
         words = (width + 31) // 32
         if self._pool is None or self._pool.tensor.shape[1] != words:
-            self._pool = PackedPool(words, self.device)
+            self._pool = PackedMaskPool(words, self.device)
         return self._pool
 
     def _logprobs(self, logits: Tensor, chosen: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,12 +105,12 @@ class DeviceSampler:
         return raw_logprobs(logits, rows, columns, batch.top, self.vocab_size)
 
     @staticmethod
-    def _reader(ready: Callable[[], list[np.ndarray]]) -> Callable[[], Samples]:
+    def _reader(ready: Callable[[], list[np.ndarray]]) -> Callable[[], SampledTokens]:
         return lambda: _samples(ready()[0])
 
     @staticmethod
-    def _scored_reader(batch: SamplingBatch, ready: Callable[[], list[np.ndarray]]) -> Callable[[], Samples]:
-        def read() -> Samples:
+    def _scored_reader(batch: SamplingBatch, ready: Callable[[], list[np.ndarray]]) -> Callable[[], SampledTokens]:
+        def read() -> SampledTokens:
             chosen, logprobs, top_values, top_ids = ready()
             samples = _samples(chosen)
             place_logprobs(samples, batch, logprobs.tolist(), paired(top_values, top_ids))
@@ -119,8 +119,8 @@ class DeviceSampler:
         return read
 
 
-def _samples(chosen: np.ndarray) -> Samples:
-    samples = Samples(chosen[:, 0].tolist())
+def _samples(chosen: np.ndarray) -> SampledTokens:
+    samples = SampledTokens(chosen[:, 0].tolist())
     peaks = np.ascontiguousarray(chosen[:, 1]).view(np.float32)
     if not np.isfinite(peaks).all():
         mark_errors(samples, peaks)

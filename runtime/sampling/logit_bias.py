@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.sampling.masks import unpack
-from sgl.runtime.step.staging import upload
+from sgl.runtime.sampling.token_masks import unpack
+from sgl.runtime.step.device_upload import upload
 
 if TYPE_CHECKING:
-    from sgl.runtime.sampling.batch import SamplingRow
+    from sgl.runtime.sampling.sampling_batch import SamplingRow
 
 
 class LogitBias:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.step.staging import upload
+from sgl.runtime.step.device_upload import upload
 
 if TYPE_CHECKING:
-    from sgl.runtime.sampling.batch import SamplingRow
+    from sgl.runtime.sampling.sampling_batch import SamplingRow
 
 _SLACK = 64  # tokens that a row may add before the table is built anew
 

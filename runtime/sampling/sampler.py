@@ -11,15 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.layers import cpu
-from sgl.runtime.sampling.batch import BIASED, PENALIZED, WAITING, BatchTensors, RaceTensors, SamplingBatch
-from sgl.runtime.sampling.logprobs import TokenLogprobs, top_logprobs
-from sgl.runtime.sampling.masks import MaskExpander
-from sgl.runtime.sampling.noise import column_hash, race, row_keys
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.sampling.sampling_batch import (
+    BIASED,
+    PENALIZED,
+    WAITING,
+    BatchTensors,
+    SamplingNoiseTensors,
+    SamplingBatch,
+)
+from sgl.runtime.sampling.token_logprobs import TokenLogprobs, top_logprobs
+from sgl.runtime.sampling.token_masks import MaskExpander
+from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys
 
 
 @dataclass(slots=True)
-class Samples:
+class SampledTokens:
     """One step's tokens.
 
     Attributes:
@@ -38,7 +45,7 @@ class Samples:
 Places = Sequence[int] | np.ndarray | Tensor
 
 
-class Launches(Protocol):
+class LaunchesSampling(Protocol):
     """What the engine needs of a sampler."""
 
     vocab_size: int | None
@@ -51,7 +58,7 @@ class Launches(Protocol):
         mask_rows: Sequence[np.ndarray | None] | None = None,
         last: Tensor | None = None,
         places: Places | None = None,
-    ) -> Callable[[], Samples]:
+    ) -> Callable[[], SampledTokens]:
         """Queue the choice of one token for every row; the returned function waits for it alone.
 
         Args:
@@ -74,7 +81,7 @@ class Sampler:
         self.vocab_size = vocab_size
         self._expander: MaskExpander | None = None
         self._columns = column_hash(0)
-        self.kernels: Any = cpu.kernels  # None: by torch on a CPU too
+        self.kernels: Any = cpu_kernels.kernels  # None: by torch on a CPU too
 
     def sample(
         self,
@@ -82,7 +89,7 @@ class Sampler:
         batch: SamplingBatch,
         positions: Sequence[int],
         mask_rows: Sequence[np.ndarray | None] | None = None,
-    ) -> Samples:
+    ) -> SampledTokens:
         """One token for every row. A row's choice depends on nothing but the row.
 
         Args:
@@ -100,7 +107,7 @@ class Sampler:
         else:
             best, largest = self._chosen(logits, batch, positions, masks)
             ids, peaks = best.tolist(), largest.tolist()
-        samples = Samples(ids)
+        samples = SampledTokens(ids)
         if not all(map(isfinite, peaks)):
             mark_errors(samples, np.array(peaks, np.float32))
         if batch.scored:
@@ -116,7 +123,7 @@ class Sampler:
         mask_rows: Sequence[np.ndarray | None] | None = None,
         last: Tensor | None = None,
         places: Places | None = None,
-    ) -> Callable[[], Samples]:
+    ) -> Callable[[], SampledTokens]:
         """`sample`, done at once: for a caller that has other things to do before it needs the tokens."""
         samples = self.sample(logits, batch, positions, mask_rows)
         if last is not None:
@@ -211,23 +218,23 @@ def _place(best: Tensor, drawn: Tensor, indices: Tensor | None) -> None:
         best[indices] = drawn
 
 
-def _draw(logits: Tensor, params: RaceTensors, positions: Sequence[int]) -> Tensor:
+def _draw(logits: Tensor, params: SamplingNoiseTensors, positions: Sequence[int]) -> Tensor:
     """Sample the random rows of `logits` (float32 [n, V]); int64 [m]."""
     if params.indices is not None:
         logits = logits.index_select(0, params.indices)
     counters = [positions[i] for i in params.rows]
-    keys = torch.from_numpy(row_keys(params.words, counters)).to(logits.device)
+    keys = torch.from_numpy(noise_row_keys(params.words, counters)).to(logits.device)
     p = torch.softmax(logits * params.inverse_temperature, -1)
     if params.min_p is not None:
         p.mul_(torch.ge(p, params.min_p * p.amax(-1, keepdim=True), out=torch.empty_like(p)))
-    finish = race(keys, params.columns).div_(p)
+    finish = exponential_race(keys, params.columns).div_(p)
     chosen = _winner(finish)
     if params.truncated:
         _reject(chosen, p, finish, params)
     return chosen
 
 
-def _reject(chosen: Tensor, p: Tensor, finish: Tensor, params: RaceTensors) -> None:
+def _reject(chosen: Tensor, p: Tensor, finish: Tensor, params: SamplingNoiseTensors) -> None:
     """Replace winners outside top-k and top-p by the winner of those inside; `chosen` changes in place.
 
     A token is inside when fewer than k tokens, of less than top_p together, are likelier: ties at the edge
@@ -259,7 +266,7 @@ def _winner(finish: Tensor) -> Tensor:
 NO_TOKEN = "no token is allowed here: grammar, logit_bias and min_tokens together exclude every one; relax one of them"
 
 
-def mark_errors(samples: Samples, peaks: np.ndarray) -> None:
+def mark_errors(samples: SampledTokens, peaks: np.ndarray) -> None:
     """Note what is wrong with the rows whose largest adjusted logit, float32 [n], is not finite."""
     for row in np.flatnonzero(~np.isfinite(peaks)).tolist():
         samples.ids[row] = -1
@@ -270,7 +277,7 @@ def mark_errors(samples: Samples, peaks: np.ndarray) -> None:
         )
 
 
-def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch, vocab_size: int | None) -> None:
+def _add_logprobs(samples: SampledTokens, logits: Tensor, batch: SamplingBatch, vocab_size: int | None) -> None:
     every = len(batch.scored) == len(batch)
     rows = logits if every else logits[torch.tensor(batch.scored, device=logits.device)]
     ids = [[max(samples.ids[i], 0)] for i in batch.scored]
@@ -279,7 +286,7 @@ def _add_logprobs(samples: Samples, logits: Tensor, batch: SamplingBatch, vocab_
 
 
 def place_logprobs(
-    samples: Samples, batch: SamplingBatch, logprobs: list[float], tops: list[TokenLogprobs]
+    samples: SampledTokens, batch: SamplingBatch, logprobs: list[float], tops: list[TokenLogprobs]
 ) -> None:
     """Give the rows that asked their logprobs; both lists follow `batch.scored`."""
     samples.logprobs, samples.top = [None] * len(batch), [None] * len(batch)

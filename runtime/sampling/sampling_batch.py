@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.sampling.bias import LogitBias, MinTokens
-from sgl.runtime.sampling.noise import column_hash, seed_words
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.logit_bias import LogitBias, MinTokens
+from sgl.runtime.sampling.sampling_noise import column_hash, seed_hash_words
+from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sampling.penalties import Penalties
-from sgl.runtime.step.staging import upload
+from sgl.runtime.step.device_upload import upload
 
 RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING = (1 << i for i in range(6))  # flags of a packed row
 _ALL = 2**31 - 1  # top_k without a limit
@@ -48,7 +48,7 @@ class SamplingRow:
         p = self.params
         inverse = 1.0 if p.greedy else 1.0 / p.temperature
         top_p, top_k = p.top_p if p.top_p < 1 else np.inf, p.top_k if 0 < p.top_k < _ALL else _ALL
-        word, self.flags = int(seed_words([self.seed])[0]), self._flags()
+        word, self.flags = int(seed_hash_words([self.seed])[0]), self._flags()
         self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self.flags, 0)
 
     def changes_by(self, tokens: int) -> bool:
@@ -132,14 +132,14 @@ class BatchTensors:
         self.bias = LogitBias(rows, width, device) if batch.flags & BIASED else None
         self.min_tokens = MinTokens(rows, width, device) if batch.flags & WAITING else None
         self._batch: SamplingBatch = weakref.proxy(batch)  # which has these: no cycle keeps tables as wide as the vocabulary
-        self._race: RaceTensors | None = None
+        self._race: SamplingNoiseTensors | None = None
         self._table: Tensor | None = None
 
     @property
-    def race(self) -> RaceTensors | None:
+    def race(self) -> SamplingNoiseTensors | None:
         """For the torch sampler; None when no row is random."""
         if self._race is None and self._batch.random:
-            self._race = RaceTensors(self._batch, *self.home)
+            self._race = SamplingNoiseTensors(self._batch, *self.home)
         return self._race
 
     @property
@@ -150,7 +150,7 @@ class BatchTensors:
         return self._table
 
 
-class RaceTensors:
+class SamplingNoiseTensors:
     """Of the rows that are sampled, not argmaxed: m of the n.
 
     Attributes:
@@ -165,7 +165,7 @@ class RaceTensors:
         params = [row.params for row in rows]
         self.indices = None if len(rows) == len(batch) else torch.tensor(batch.random, device=device)
         self.rows = batch.random
-        self.words = seed_words([row.seed for row in rows])
+        self.words = seed_hash_words([row.seed for row in rows])
         self.columns = torch.from_numpy(column_hash(width)).to(device)
         self.inverse_temperature = _column([1.0 / p.temperature for p in params], device)
         self.min_p = _column([p.min_p for p in params], device) if any(p.min_p > 0 for p in params) else None

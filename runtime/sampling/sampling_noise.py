@@ -17,12 +17,12 @@ def _splitmix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def seed_words(seeds: list[int]) -> np.ndarray:
+def seed_hash_words(seeds: list[int]) -> np.ndarray:
     """Any Python integers as well mixed uint64 words; [n]."""
     return _splitmix(np.array([seed & _MASK for seed in seeds], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
 
 
-def row_keys(words: np.ndarray, positions: list[int]) -> np.ndarray:
+def noise_row_keys(words: np.ndarray, positions: list[int]) -> np.ndarray:
     """int32 [n, 2]: an offset and an odd factor for each row of noise."""
     counters = np.array(positions, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     keys = _splitmix(words + counters).view(np.int32).reshape(-1, 2)
@@ -38,7 +38,7 @@ def column_hash(width: int) -> np.ndarray:
     return (x ^ (x >> np.uint32(16))).view(np.int32)
 
 
-def race(keys: Tensor, columns: Tensor) -> Tensor:
+def exponential_race(keys: Tensor, columns: Tensor) -> Tensor:
     """Minus a unit exponential variate for each row and column; float32 [n, V] in [-16.7, -2**-33].
 
     `race / p` is largest for column i with probability p[i] / sum(p): the Gumbel-max trick without logarithms

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sgl.runtime.errors import ConfigError, check_text
-from sgl.runtime.values import WORD, plain, real, shown, whole
+from sgl.runtime.common.argument_checks import WORD, plain, check_real, shown, check_whole
 
 GREEDY_BELOW = 1e-6  # temperatures under this mean greedy
 MOST_IDS = 1 << 20  # tokens that are named: more than a vocabulary has
@@ -20,7 +20,7 @@ SMALLEST, LARGEST = 1e-30, 1e30  # what lies beyond could be 0 or infinity in si
 OTHER_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 
-def own_names(given: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Options by the names that they have here. Raises ConfigError for two names of one with different values."""
     options = {name: value for name, value in given.items() if name not in OTHER_NAMES}
     for other, name in OTHER_NAMES.items():
@@ -97,16 +97,16 @@ class SamplingParams:
         return replace(self, **odd) if odd else self
 
     def _check_counts(self) -> None:
-        least, _ = (whole(name, getattr(self, name), 0) for name in ("min_tokens", "top_logprobs"))
-        most = None if self.max_tokens is None else whole("max_tokens", self.max_tokens, 0)
+        least, _ = (check_whole(name, getattr(self, name), 0) for name in ("min_tokens", "top_logprobs"))
+        most = None if self.max_tokens is None else check_whole("max_tokens", self.max_tokens, 0)
         if most is not None and least > most:
             raise ConfigError(f"min_tokens={least} is above max_tokens={most}; raise max_tokens")
         if plain(self.top_k) != -1 or not _is_int(self.top_k):
-            whole("top_k", self.top_k, 1, hint="; -1 means all")
+            check_whole("top_k", self.top_k, 1, hint="; -1 means all")
         if self.seed is not None:
             if not _is_int(self.seed):
                 raise ConfigError(f"seed must be an integer or None, got {shown(self.seed)}")
-            whole("seed", self.seed, -WORD, 2 * WORD - 1)
+            check_whole("seed", self.seed, -WORD, 2 * WORD - 1)
         for name in _SWITCHES:
             if type(value := getattr(self, name)).__name__ not in ("bool", "bool_", "int"):  # NumPy's are as good
                 raise ConfigError(f"{name} must be True or False, got {shown(value)}")
@@ -175,6 +175,6 @@ def _is_bias(value: Any) -> bool:
 
 
 def _number(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
-    number = real(name, value, low, high, open_low)
+    number = check_real(name, value, low, high, open_low)
     if number > LARGEST or (open_low and number < SMALLEST):
         raise ConfigError(f"{name}={number!r} is beyond single precision; keep it between {SMALLEST:g} and {LARGEST:g}")

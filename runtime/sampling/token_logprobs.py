@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgl.runtime.step.staging import fetch, upload
+from sgl.runtime.step.device_upload import fetch, upload
 
 TokenLogprobs = list[tuple[float, int]]
 _ALIGNED = 4  # floats

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sgl.runtime.step.staging import upload
+from sgl.runtime.step.device_upload import upload
 
 _POOL_BYTES = 64 << 20
 
@@ -32,7 +32,7 @@ def _byte_table() -> Tensor:
     return torch.from_numpy(np.where(bits, np.float32(0), np.float32(-np.inf)))
 
 
-class PackedPool:
+class PackedMaskPool:
     """Packed rows on a device, uploaded once each and found again by the identity of their arrays.
 
     The arrays are held so that their identity cannot be reused; a full pool starts over.
@@ -87,7 +87,7 @@ class MaskExpander:
         words = (width + 31) // 32
         self._free = np.full(words, -1, np.int32)
         self._table = _byte_table()
-        self._pool = None if device.type == "cpu" else PackedPool(words, device)
+        self._pool = None if device.type == "cpu" else PackedMaskPool(words, device)
 
     def expand(self, rows: Sequence[np.ndarray | None]) -> Tensor:
         """float32 [n, width] of 0 and -inf for n packed int32 rows; None allows everything."""

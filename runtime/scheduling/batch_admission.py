@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cache import Ints, Space, common_prefix
-from ..sequences.sequence import SequenceState, Status
-from .estimate import Claims
-from .fairness import Offer
-from .room import Room
+from ..sequences.sequence import SequenceState, SequenceStatus
+from .length_estimate import ReservedTokens
+from .tenant_fairness import AdmissionCandidate
+from .kv_capacity import KVCapacity
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -21,11 +21,11 @@ PATIENCE = 16  # later ones that may get a place before one that waits
 MISSES = 32  # in a step; after so many for whom there was no room, the next are not looked at
 
 
-class Newcomers:
+class BatchAdmission:
     """Those of one step. work: what the step computes; who loses its place is taken out."""
 
     def __init__(self, scheduler: Scheduler, work: dict[SequenceState, Any]) -> None:
-        self.claims = Claims(scheduler)
+        self.claims = ReservedTokens(scheduler)
         self._scheduler, self._work = scheduler, work
         self.closed = bool(scheduler.refused)  # nobody else gets a place in this step
         self._unfit: list[SequenceState] = []
@@ -33,22 +33,22 @@ class Newcomers:
         self._started: list[SequenceState] = []
         self._preemptions = scheduler.preemptions
         self._by_beginning: dict[Space, dict[bytes, list[SequenceState]]] = {}
-        self._rooms: dict[tuple[int, int, int | None], Room] = {}  # good until somebody comes or goes
+        self._rooms: dict[tuple[int, int, int | None], KVCapacity] = {}  # good until somebody comes or goes
 
-    def admit(self, offer: Offer) -> bool:
+    def admit(self, offer: AdmissionCandidate) -> bool:
         """Start the sequence if there are pages and a place for it."""
         seq = offer.seq
-        if self.closed or seq.status is not Status.WAITING or self._computed_by_another(seq, offer.reusable):
+        if self.closed or seq.status is not SequenceStatus.WAITING or self._computed_by_another(seq, offer.reusable):
             return False
         if not self._fits(seq, offer.reusable):
             self._unfit.append(seq)
             self._spared = max(self._spared, 0 if len(seq.slots) else offer.reusable)
             self.closed = seq.passed >= PATIENCE or len(self._unfit) >= MISSES  # later ones would take what it waits for
             return False
-        if not self._scheduler.take_adapter(seq):
+        if not self._scheduler.acquire_adapter(seq):
             return False
         if not self._has_place(seq):
-            self._scheduler.leave_adapter(seq)
+            self._scheduler.release_adapter(seq)
             return False
         self._scheduler.start(seq)
         self._scheduler.borders.part(seq, (other for other in self._scheduler.running if other.prefilling))
@@ -60,7 +60,7 @@ class Newcomers:
 
     def settle(self) -> None:
         """Count for those who waited longest that somebody of theirs went before them."""
-        overtaken = {self._scheduler.waiting.first_like(seq): seq for seq in self._started}
+        overtaken = {self._scheduler.waiting.first_matching(seq): seq for seq in self._started}
         for first, seq in overtaken.items():
             if first is None or first.arrival > seq.arrival or first in self._unfit:
                 continue
@@ -137,7 +137,7 @@ class Newcomers:
             return True
         when = (scheduler.preemptions, len(self._started), seq.terms.priority if lesser else None)
         if when not in self._rooms:
-            self._rooms[when] = Room(scheduler, set(scheduler.running).difference(lesser))
+            self._rooms[when] = KVCapacity(scheduler, set(scheduler.running).difference(lesser))
         return self._rooms[when].has(seq)
 
     def _in_place(self, seq: SequenceState, reusable: int) -> int:
@@ -151,9 +151,9 @@ class Newcomers:
             return reusable
         return cache.tree.match_length(seq.tokens.array[:reusable], seq.namespace)
 
-    def _parkable(self, newcomer: SequenceState) -> int:
+    def _parkable(self, is_new_request: SequenceState) -> int:
         """Tokens held by sequences that are not running; shared ones count more than once."""
-        waiting = sum(len(other.slots) for other in self._scheduler.waiting.holding if other is not newcomer)
+        waiting = sum(len(other.slots) for other in self._scheduler.waiting.holding if other is not is_new_request)
         return waiting + sum(len(idle.slots) for idle in self._scheduler.resident)
 
     def _has_place(self, seq: SequenceState) -> bool:
@@ -171,7 +171,7 @@ class Newcomers:
     def _lesser(self, seq: SequenceState) -> list[SequenceState]:
         """Those who run, are less urgent, and may lose their place."""
         scheduler, priority = self._scheduler, seq.terms.priority
-        return [other for other in scheduler.running if other.terms.priority < priority and scheduler.may_lose(other)]
+        return [other for other in scheduler.running if other.terms.priority < priority and scheduler.may_preempt(other)]
 
 
 def _beginning(tokens: Ints) -> bytes:

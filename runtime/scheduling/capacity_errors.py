@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..cache import PrefixCache
 
 
-def out_of_pages(cache: PrefixCache, length: int, missing: int, pinned: int) -> OutOfPages:
+def kv_pages_exhausted(cache: PrefixCache, length: int, missing: int, pinned: int) -> OutOfPages:
     """Of a sequence that has the engine for itself and cannot get `missing` pages for `length` tokens; pinned: pages."""
     pool, windows = cache.pool, cache.windows
     if windows is not None and missing > windows.free + windows.loose:
@@ -25,7 +25,7 @@ def out_of_pages(cache: PrefixCache, length: int, missing: int, pinned: int) -> 
     )
 
 
-def too_many_pinned(cache: PrefixCache, pages: int) -> OutOfPages:
+def pins_exceed_limit(cache: PrefixCache, pages: int) -> OutOfPages:
     return OutOfPages(
         f"with this prefix {pages} of the {cache.pool.total} pages of the KV pool would be pinned, more than half; "
         "release other pins, pin a shorter prefix, or open the engine with a larger kv_tokens"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 
-class Room:
+class KVCapacity:
     """The pages of those that keep their place, and how many they lack for their targets.
 
     While these get what they lack, the sum of both stays as it is: a Room is good until somebody comes or goes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..sequences.ops import Generate
-from ..sequences.sequence import SequenceState, Status
+from ..sequences.sequence_ops import Generate
+from ..sequences.sequence import SequenceState, SequenceStatus
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -39,12 +39,12 @@ class LengthEstimate:
         else:
             self.length += 0.05 * (made - self.length)
 
-    def too_low(self) -> None:
+    def raise_estimate(self) -> None:
         self.share = min(1.0, 1.3 * self.share + 0.05)
         self.length = min(LONGEST, 1.3 * self.length)
 
 
-class Claims:
+class ReservedTokens:
     """Tokens that the running sequences will still want, kept up while newcomers are admitted."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -61,7 +61,7 @@ class Claims:
         return self._tokens
 
     def add(self, seq: SequenceState) -> None:
-        if seq.status is Status.RUNNING:
+        if seq.status is SequenceStatus.RUNNING:
             self._tokens += self.of([seq])
 
     def of(self, seqs: Iterable[SequenceState]) -> int:

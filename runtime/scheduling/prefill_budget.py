@@ -11,7 +11,7 @@ REMEMBERED = 7  # measurements; of fewer than half of them, compiling and other 
 WHOLE = 128  # tokens; budgets are multiples of it
 
 
-class Pace:
+class PrefillBudget:
     """Learns what a token of a prompt costs, from steps that the host has waited for.
 
     seconds: how long the prompts of a step may take while others wait for a token; None: as long as they take.

@@ -16,21 +16,21 @@ import numpy as np
 
 from ..cache import WORTH_LOADING, PrefixCache, common_prefix
 from ..errors import OutOfPages
-from ..sequences.ops import Generate
-from ..sequences.sequence import SequenceState, Status, Work
-from .borders import Borders
-from .estimate import LengthEstimate
-from .fairness import Counters, Offer, Queue, in_turn, turn
-from .newcomers import PATIENCE, WORTH_WAITING, Newcomers
-from .pace import Pace
-from .refusals import out_of_pages, too_many_pinned
+from ..sequences.sequence_ops import Generate
+from ..sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
+from .state_checkpoint_positions import CheckpointPositions
+from .length_estimate import LengthEstimate
+from .tenant_fairness import TenantCounters, AdmissionCandidate, WaitingQueue, fair_order, turn
+from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission
+from .prefill_budget import PrefillBudget
+from .capacity_errors import kv_pages_exhausted, pins_exceed_limit
 
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
 
 
-class AdapterPlaces(Protocol):
-    """Where the adapters of running sequences lie, by digest. See `adapters.room.Adapters`."""
+class AdapterResidents(Protocol):
+    """Where the adapters of running sequences lie, by digest. See `adapters.room.AdapterManager`."""
 
     def take(self, digest: str, waits: bool) -> bool: ...
     def drop(self, digest: str) -> None: ...
@@ -39,23 +39,23 @@ class AdapterPlaces(Protocol):
 class Scheduler:
     def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int, state_every: int = 256, prompt_seconds: float | None = None) -> None:
         self.cache = cache
-        self.pace = Pace(prompt_seconds)
-        self.borders = Borders(cache, state_every)
+        self.pace = PrefillBudget(prompt_seconds)
+        self.borders = CheckpointPositions(cache, state_every)
         self.step_tokens = step_tokens
         self.max_running = max_running
         self.estimate = LengthEstimate()
-        self.counters = Counters()
+        self.counters = TenantCounters()
         self.running: list[SequenceState] = []
-        self.waiting = Queue()
+        self.waiting = WaitingQueue()
         self.resident: dict[SequenceState, None] = {}  # idle, with pages; least recently used first
         self.pinned: dict[SequenceState, None] = {}  # idle, and keep their pages
         self.steps = 0
         self.preemptions = 0
         self.reused_tokens = 0
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
-        self.drafting: Callable[[dict[SequenceState, Work], int], None] | None = None  # adds drafts to a plan, up to so many tokens
+        self.drafting: Callable[[dict[SequenceState, ScheduledWork], int], None] | None = None  # adds drafts to a plan, up to so many tokens
         self.paused = False
-        self.adapters: AdapterPlaces | None = None
+        self.adapters: AdapterResidents | None = None
         self.lingers = False  # somebody could be computed but for an adapter that is on its way
         self._with_adapters: set[SequenceState] = set()  # who hold a place of their adapter
 
@@ -74,13 +74,13 @@ class Scheduler:
         for seq in self.pinned:
             self.cache.release(seq)
 
-    def plan(self) -> list[Work]:
+    def plan(self) -> list[ScheduledWork]:
         """The work of one step. Sequences that can never run are left in `refused`."""
         if self.paused:
             return []
         self.steps += 1
         self.lingers = False
-        work: dict[SequenceState, Work] = {}
+        work: dict[SequenceState, ScheduledWork] = {}
         singles, chunks = self._sides()
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
         if chunks or self.waiting:
@@ -101,16 +101,16 @@ class Scheduler:
 
     def wait(self, seq: SequenceState) -> None:
         """The sequence has something to compute."""
-        if seq.status is Status.IDLE:
+        if seq.status is SequenceStatus.IDLE:
             self.resident.pop(seq, None)
-            seq.status = Status.WAITING
-            self.counters.arrive(seq.terms.tenant, self.waiting.tenants(seq.terms.priority))
+            seq.status = SequenceStatus.WAITING
+            self.counters.tenant_arrived(seq.terms.tenant, self.waiting.tenants(seq.terms.priority))
             self.waiting.add(seq)
 
     def suspend(self, seq: SequenceState) -> None:
         """The sequence has nothing to compute; its pages stay while there is room."""
         self._leave(seq)
-        seq.status = Status.IDLE
+        seq.status = SequenceStatus.IDLE
         self.resident.pop(seq, None)
         if len(seq.slots) and seq not in self.pinned:
             self.resident[seq] = None
@@ -121,7 +121,7 @@ class Scheduler:
         self.resident.pop(seq, None)
         self.pinned.pop(seq, None)
         self.cache.release(seq)
-        seq.status = Status.CLOSED
+        seq.status = SequenceStatus.CLOSED
 
     def start(self, seq: SequenceState) -> None:
         """The sequence gets a place in the batch, and what is cached of it."""
@@ -130,31 +130,31 @@ class Scheduler:
             self.reused_tokens += self.cache.attach(seq, op.reuse(seq))
         elif seq.need >= WORTH_LOADING and (gained := self.cache.rejoin(seq, op.reuse(seq))):
             self.reused_tokens += gained
-            op.rejoined(gained)
+            op.prefix_rejoined(gained)
         op.admitted(seq, seq.computed)
         prefilling = seq.need > WORTH_WAITING
         self.waiting.remove(seq)  # not before all that may fail
-        seq.status, seq.prefilling = Status.RUNNING, prefilling
+        seq.status, seq.prefilling = SequenceStatus.RUNNING, prefilling
         seq.since, seq.passed = self.steps, 0
         self.running.append(seq)
 
     def clear(self) -> None:
         """Nobody runs or waits any more, whatever state things are in."""
         for seq in {**dict.fromkeys(self.running), **dict.fromkeys(self.waiting)}:
-            self.leave_adapter(seq)
-            seq.status, seq.prefilling, seq.preempted, seq.passed = Status.IDLE, False, 0, 0
+            self.release_adapter(seq)
+            seq.status, seq.prefilling, seq.preempted, seq.passed = SequenceStatus.IDLE, False, 0, 0
             if len(seq.slots) and seq not in self.pinned:
                 self.resident[seq] = None
-        self.running, self.waiting, self.refused = [], Queue(), []
+        self.running, self.waiting, self.refused = [], WaitingQueue(), []
         self.counters.present.clear()
 
     def preempt(self, seq: SequenceState) -> None:
         """Take the pages of a running sequence; it waits in its old turn and computes again what was lost."""
         self.running.remove(seq)
-        self.leave_adapter(seq)
+        self.release_adapter(seq)
         self.cache.release(seq)
         seq.prefilling = False
-        seq.status = Status.WAITING
+        seq.status = SequenceStatus.WAITING
         seq.preempted += 1
         self.waiting.add(seq)
         self.preemptions += 1
@@ -168,7 +168,7 @@ class Scheduler:
     def check_pinned(self, pages: int) -> None:
         """Raise OutOfPages if so many pinned pages were more than half of the pool."""
         if 2 * pages > self.cache.pool.total:
-            raise too_many_pinned(self.cache, pages)
+            raise pins_exceed_limit(self.cache, pages)
 
     def pinned_pages(self, *more: SequenceState) -> int:
         """How many pages are pinned, or would be with `more`."""
@@ -187,17 +187,17 @@ class Scheduler:
         return found
 
     def _leave(self, seq: SequenceState) -> None:
-        self.leave_adapter(seq)
-        if seq.status is Status.RUNNING:
+        self.release_adapter(seq)
+        if seq.status is SequenceStatus.RUNNING:
             self.running.remove(seq)
-        elif seq.status is Status.WAITING:
+        elif seq.status is SequenceStatus.WAITING:
             self.waiting.remove(seq)
-        if seq.status in (Status.RUNNING, Status.WAITING):
+        if seq.status in (SequenceStatus.RUNNING, SequenceStatus.WAITING):
             self.counters.leave(seq.terms.tenant)
         seq.prefilling = False
         seq.preempted = seq.passed = 0
 
-    def take_adapter(self, seq: SequenceState) -> bool:
+    def acquire_adapter(self, seq: SequenceState) -> bool:
         """Have its adapter lie on the device while it runs; False: it does not yet."""
         if not seq.terms.adapter or seq in self._with_adapters:
             return True
@@ -207,7 +207,7 @@ class Scheduler:
         self._with_adapters.add(seq)
         return True
 
-    def leave_adapter(self, seq: SequenceState) -> None:
+    def release_adapter(self, seq: SequenceState) -> None:
         if self.adapters is not None and seq in self._with_adapters:
             self._with_adapters.remove(seq)
             self.adapters.drop(seq.terms.adapter)
@@ -231,36 +231,36 @@ class Scheduler:
         wanted = [seq.terms.priority for seq in chunks] + ([self.waiting.top] if self.waiting else [])
         return max(wanted, default=None)
 
-    def _give_each(self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, Work]) -> int:
+    def _give_each(self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, ScheduledWork]) -> int:
         budget, simple = self.step_tokens, self.counters.alone and not self.borders.kept
         for seq in singles:
             less_urgent = kept_for is not None and seq.terms.priority < kept_for
             if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
                 break
-            if seq.status is not Status.RUNNING:
+            if seq.status is not SequenceStatus.RUNNING:
                 continue
             done = seq.computed
             hi = max(done, seq.ops[0].target(seq))
             if simple and (hi <= seq.slots.length or self.cache.grow(seq, hi)):  # `_give` where nobody is charged and no state is left
-                work[seq] = Work(seq, done, hi)
+                work[seq] = ScheduledWork(seq, done, hi)
                 budget -= hi - done
             else:
                 budget -= self._give(seq, budget, work)
         return budget
 
-    def _share(self, chunks: list[SequenceState], budget: int, work: dict[SequenceState, Work]) -> None:
+    def _share(self, chunks: list[SequenceState], budget: int, work: dict[SequenceState, ScheduledWork]) -> None:
         if budget <= 0:
             return
-        if (eldest := self._eldest(chunks)) is not None and eldest.status is Status.RUNNING:
+        if (eldest := self._eldest(chunks)) is not None and eldest.status is SequenceStatus.RUNNING:
             budget -= self._give(eldest, (budget + 1) // 2, work)
-        newcomers = Newcomers(self, work)
+        newcomers = BatchAdmission(self, work)
         for offer in self._offers(chunks, newcomers):
             if budget <= 0:
                 break
-            if offer.newcomer and newcomers.admit(offer):
+            if offer.is_new_request and newcomers.admit(offer):
                 budget -= self._give(offer.seq, budget, work)
                 newcomers.claims.add(offer.seq)
-            elif not offer.newcomer and offer.seq.status is Status.RUNNING:
+            elif not offer.is_new_request and offer.seq.status is SequenceStatus.RUNNING:
                 budget -= self._give(offer.seq, budget, work)
         newcomers.settle()
 
@@ -273,7 +273,7 @@ class Scheduler:
             return None
         return next(seq for seq in chunks if seq.terms.priority == top)
 
-    def _offers(self, chunks: list[SequenceState], newcomers: Newcomers) -> Iterator[Offer]:
+    def _offers(self, chunks: list[SequenceState], newcomers: BatchAdmission) -> Iterator[AdmissionCandidate]:
         """Who wants more than a token, in the order in which they get it."""
         running: dict[str, list[SequenceState]] = {}
         for seq in chunks:
@@ -284,13 +284,13 @@ class Scheduler:
         for tenant, lane in lanes.items():
             tops[tenant] = max(tops.get(tenant, lane[0].terms.priority), lane[0].terms.priority)
 
-        def of(tenant: str) -> list[Offer]:
-            offers = [Offer(seq, seq.computed, False) for seq in running.get(tenant, ())]
+        def of(tenant: str) -> list[AdmissionCandidate]:
+            offers = [AdmissionCandidate(seq, seq.computed, False) for seq in running.get(tenant, ())]
             waiting = [] if newcomers.closed else lanes.get(tenant, [])[:window]
-            offers += [Offer(seq, self.reusable(seq), True) for seq in waiting]
+            offers += [AdmissionCandidate(seq, self.reusable(seq), True) for seq in waiting]
             return sorted(offers, key=_shortest_first if chunks else _cached_first)
 
-        return in_turn(self.counters, tops, of)
+        return fair_order(self.counters, tops, of)
 
     @property
     def _may_admit(self) -> bool:
@@ -299,14 +299,14 @@ class Scheduler:
             return bool(self.waiting)
         return self.waiting.top > min(seq.terms.priority for seq in self.running)
 
-    def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, Work]) -> int:
+    def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, ScheduledWork]) -> int:
         """Up to `budget` tokens more in this step; returns how many."""
         start = work[seq].hi if seq in work else seq.computed
         seq.border = self.borders.next(seq)
         hi = max(start, min(seq.ops[0].target(seq), start + budget, seq.border))
         if not (self._grow(seq, hi) or self._make_room(seq, hi, work)):
             return 0
-        work[seq] = Work(seq, seq.computed, hi)
+        work[seq] = ScheduledWork(seq, seq.computed, hi)
         if not self.counters.alone:
             self._charge(seq, start, hi)
         return hi - start
@@ -314,8 +314,8 @@ class Scheduler:
     def _charge(self, seq: SequenceState, start: int, hi: int) -> None:
         """A tenant pays for each token once, and not for what it lost to others."""
         sampled = hi >= len(seq) and isinstance(seq.ops[0], Generate)
-        self.counters.charge(seq.terms.tenant, max(0, hi - max(start, seq.charged)), sampled)
-        seq.charged = max(seq.charged, hi)
+        self.counters.charge(seq.terms.tenant, max(0, hi - max(start, seq.charged_tokens)), sampled)
+        seq.charged_tokens = max(seq.charged_tokens, hi)
 
     # pages
 
@@ -325,7 +325,7 @@ class Scheduler:
             return seq.computed
         return max(seq.computed, self.cache.reusable(seq.tokens.array[: seq.ops[0].reuse(seq)], seq.namespace))
 
-    def may_lose(self, seq: SequenceState) -> bool:
+    def may_preempt(self, seq: SequenceState) -> bool:
         """Whether somebody more urgent may take its place: not again before it got some way."""
         if not seq.preempted:
             return True
@@ -338,9 +338,9 @@ class Scheduler:
     def _grow(self, seq: SequenceState, length: int) -> bool:
         return self.cache.grow(seq, length, self.cache.trails is None or seq.ops[0].leaves(seq, length))
 
-    def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, Work]) -> bool:
+    def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, ScheduledWork]) -> bool:
         while not self._grow(seq, length):
-            if (self.cache.lacks_state(seq) and self._shed_one()) or self.cache.share_twins((*self.running, *self.pinned)) or self._park_one():
+            if (self.cache.misses_state(seq) and self._shed_one()) or self.cache.share_equal_prefixes((*self.running, *self.pinned)) or self._park_one():
                 continue
             victim = max(self.running, key=self.last)
             if victim is seq and len(self.running) == 1:
@@ -351,7 +351,7 @@ class Scheduler:
             work.pop(victim, None)
             self.preempt(victim)
             if victim.terms.priority == seq.terms.priority:
-                self.estimate.too_low()
+                self.estimate.raise_estimate()
             if victim is seq:
                 return False
         return True
@@ -374,14 +374,14 @@ class Scheduler:
         return any(self.cache.shed(seq) for seq in (*self.running, *self.resident, *self.waiting.holding, *self.pinned))
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
-        self.refused.append((seq, out_of_pages(self.cache, length, self.cache.missing(seq, length), self.pinned_pages())))
+        self.refused.append((seq, kv_pages_exhausted(self.cache, length, self.cache.missing(seq, length), self.pinned_pages())))
 
     def check(self) -> None:
         """Raise unless every sequence stands where its status says."""
         present: dict[str, int] = {}
         if self._with_adapters != {seq for seq in self.running if seq.terms.adapter}:
             raise RuntimeError("the sequences that hold adapters are not those that run with one")
-        for seqs, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
+        for seqs, status in ((self.running, SequenceStatus.RUNNING), (self.waiting, SequenceStatus.WAITING)):
             for seq in seqs:
                 if seq.status is not status:
                     raise RuntimeError(f"sequence {seq.id} is {seq.status.value} among those that are {status.value}")
@@ -390,17 +390,17 @@ class Scheduler:
             raise RuntimeError(f"the tenants have {present} sequences at work, counted are {self.counters.present}")
         if {seq for seq in self.waiting if len(seq.slots)} != set(self.waiting.holding):
             raise RuntimeError("the queue does not know who of it holds pages")
-        if any(seq.status is not Status.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident):
+        if any(seq.status is not SequenceStatus.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident):
             raise RuntimeError("a resident sequence is not idle, is pinned or has no pages")
 
 
-def _shortest_first(offer: Offer) -> tuple[int, bool, int]:
+def _shortest_first(offer: AdmissionCandidate) -> tuple[int, bool, int]:
     return (-offer.seq.terms.priority, _patient(offer), offer.seq.target - offer.reusable)
 
 
-def _cached_first(offer: Offer) -> tuple[int, bool, int]:
+def _cached_first(offer: AdmissionCandidate) -> tuple[int, bool, int]:
     return (-offer.seq.terms.priority, _patient(offer), -offer.reusable)
 
 
-def _patient(offer: Offer) -> bool:
-    return not offer.newcomer or offer.seq.passed < PATIENCE
+def _patient(offer: AdmissionCandidate) -> bool:
+    return not offer.is_new_request or offer.seq.passed < PATIENCE

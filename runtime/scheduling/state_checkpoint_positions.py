@@ -16,7 +16,7 @@ WORTH_A_STEP = 32  # tokens of a prompt; for fewer no step ends before the promp
 NOWHERE = sys.maxsize
 
 
-class Borders:
+class CheckpointPositions:
     """every: tokens between the states that a long prompt leaves.  kept: whether the model keeps any."""
 
     def __init__(self, cache: PrefixCache, every: int) -> None:

@@ -21,7 +21,7 @@ INPUT, OUTPUT = 1, 2  # what a computed token weighs, and one that is sampled
 COARSE = 64  # counters that differ by less are equal when a victim is chosen, so that victims do not alternate
 
 
-class Counters:
+class TenantCounters:
     """given: what each tenant got, comparable between tenants and nothing else."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Counters:
         """There is nobody to be fair to: nothing is counted."""
         return len(self.given) < 2
 
-    def arrive(self, tenant: str, queued: Collection[str] = ()) -> None:
+    def tenant_arrived(self, tenant: str, queued: Collection[str] = ()) -> None:
         """queued: the tenants that wait; nobody of them is overtaken, and where nobody waits nobody has a claim."""
         self.present[tenant] = self.present.get(tenant, 0) + 1
         if tenant not in queued:
@@ -61,7 +61,7 @@ class Counters:
             self.given = {name: count for name, count in self.given.items() if name in self.present or count > floor}
 
 
-class Queue:
+class WaitingQueue:
     """Sequences that wait for a place, by tenant; in each lane the most urgent first, then in order of arrival."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Queue:
         if not lane:
             del self.lanes[seq.terms.tenant]
 
-    def first_like(self, seq: SequenceState) -> SequenceState | None:
+    def first_matching(self, seq: SequenceState) -> SequenceState | None:
         """Of the same tenant and priority, who has waited longest."""
         lane = self.lanes.get(seq.terms.tenant, [])
         place = self._place(lane, (-seq.terms.priority, -1))
@@ -110,24 +110,24 @@ class Queue:
         return bisect_left(lane, where, key=turn)
 
 
-class Offer(NamedTuple):
+class AdmissionCandidate(NamedTuple):
     """A sequence that wants a share of the step. A newcomer could stand on `reusable` computed tokens."""
 
     seq: SequenceState
     reusable: int
-    newcomer: bool
+    is_new_request: bool
 
 
-def in_turn(
-    counters: Counters, tops: dict[str, int], offers: Callable[[str], Iterable[Offer]]
-) -> Iterator[Offer]:
+def fair_order(
+    counters: TenantCounters, tops: dict[str, int], offers: Callable[[str], Iterable[AdmissionCandidate]]
+) -> Iterator[AdmissionCandidate]:
     """The offers of all tenants: the most urgent first, of equal ones that of the tenant that was given least so far.
 
     tops: the highest priority of each tenant. `offers` is asked for a tenant when it is first its turn.
     """
     heap = [(-top, counters.given[tenant], number, tenant) for number, (tenant, top) in enumerate(tops.items())]
     heapq.heapify(heap)
-    lanes: dict[str, deque[Offer]] = {}
+    lanes: dict[str, deque[AdmissionCandidate]] = {}
     while heap:
         *_, number, tenant = heapq.heappop(heap)
         if tenant not in lanes:

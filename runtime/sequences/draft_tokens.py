@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
 
-class Source(NamedTuple):
+class DraftSource(NamedTuple):
     """Whose guess it is, for what is learned of such guesses.  length: of the text behind which it was seen, in classes."""
 
     drafter: str
     length: int = 0
 
 
-Kind = tuple[Source, bool]
-ONWARD = Source("onward")  # of what a draft goes on with
+Kind = tuple[DraftSource, bool]
+ONWARD = DraftSource("onward")  # of what a draft goes on with
 
 
 @dataclass(slots=True)
-class Draft:
+class DraftTokens:
     """tokens: in order.  matchers: the grammar behind each of them; empty without a grammar.
 
     choices: what the sampler has to choose for each of them: the token, or another that a jump of the grammar rewrites to it, or None
@@ -30,14 +30,14 @@ class Draft:
     """
 
     tokens: list[int]
-    source: Source
+    source: DraftSource
     matchers: list[Matcher] = field(default_factory=list)
     choices: list[int | None] = field(default_factory=list)
     joints: list[int] = field(default_factory=list)
 
-    def cut(self, length: int) -> Draft:
+    def cut(self, length: int) -> DraftTokens:
         """Its first `length` tokens."""
-        return Draft(self.tokens[:length], self.source, self.matchers[:length], self.choices[:length], self.joints)
+        return DraftTokens(self.tokens[:length], self.source, self.matchers[:length], self.choices[:length], self.joints)
 
     def expects(self, place: int) -> int | None:
         """What is to be chosen for one of its tokens; None: nothing, or there is no such token."""

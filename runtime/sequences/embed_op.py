@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, RuntimeFailure
-from .ops import Op, TokenLogprobs
+from .sequence_ops import SequenceOp, TokenLogprobs
 
 if TYPE_CHECKING:
-    from .life import Life
+    from .engine_protocols import SequenceEngine
     from .sequence import SequenceState
 
 Floats = NDArray[np.float32]
 
 
-class Embed(Op):
+class Embed(SequenceOp):
     """The mean, float32 [hidden], of what the final norm gives for each token of the sequence.
 
     The cache has keys and values but no hidden states: every token is computed, its pages serve others afterwards.
@@ -32,7 +32,7 @@ class Embed(Op):
         self._asked = self._summed = 0
         self._total: Any = 0.0
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if not len(seq):
             raise ConfigError("embed() on an empty sequence: extend it with at least one token first")
         life.check_length(seq)
@@ -58,7 +58,7 @@ class Embed(Op):
         self._summed += len(positions)
 
     def collect(
-        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if self._summed < len(seq):
             return False

@@ -1,4 +1,4 @@
-"""What operations and handles ask of the engine that runs them: `loop.Lifecycle` and `loop.EngineCore` give it."""
+"""What operations and handles ask of the engine that runs them: `loop.SequenceLifecycle` and `loop.EngineCore` give it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from sgl.grammars import Vocabulary
 
 from ..cache import Ints, PrefixCache
 from ..text.tokenizer import Tokenizer
-from .remembered_jumps import RememberedJumps
+from .jump_cache import JumpCache
 
 if TYPE_CHECKING:
-    from .decoding import Decoding
-    from .grammar_work import GrammarWork
-    from .ops import Generate, Op
-    from .sequence import SequenceState, Status
-    from .terms import Terms
+    from .running_generation import RunningGeneration
+    from .pending_grammar import PendingGrammar
+    from .sequence_ops import Generate, SequenceOp
+    from .sequence import SequenceState, SequenceStatus
+    from .sequence_options import SequenceOptions
 
 
-class TextSide(NamedTuple):
+class TextTools(NamedTuple):
     """What it takes to turn tokens into text."""
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    jumps: RememberedJumps | None
+    jumps: JumpCache | None
 
 
-class Core(Protocol):
+class SequenceCore(Protocol):
     """What a handle needs, from any thread; a state is whatever `new_state` gave."""
 
-    def new_state(self, terms: Terms, status: Status) -> Any: ...
+    def new_state(self, terms: SequenceOptions, status: SequenceStatus) -> Any: ...
     def adapter_digest(self, name: str) -> str: ...
-    def submit(self, seq: Any, op: Op) -> Future[Any]: ...
+    def submit(self, seq: Any, op: SequenceOp) -> Future[Any]: ...
     def abort(self, seq: Any) -> None: ...
 
 
-class Places(Protocol):
+class PrefixPins(Protocol):
     """What a scheduler keeps account of."""
 
     reused_tokens: int
@@ -45,16 +45,16 @@ class Places(Protocol):
     def check_pinned(self, pages: int) -> None: ...
 
 
-class Life(Protocol):
+class SequenceEngine(Protocol):
     """What an operation needs, on the scheduler thread."""
 
     cache: PrefixCache
-    text: TextSide
+    text: TextTools
     vocab_size: int
     context: int
 
     @property
-    def scheduler(self) -> Places: ...
+    def scheduler(self) -> PrefixPins: ...
     @property
     def may_jump(self) -> bool: ...
 
@@ -68,11 +68,11 @@ class Life(Protocol):
     def fail(self, seq: SequenceState, error: BaseException) -> None: ...
     def proceed(self, seq: SequenceState) -> None: ...
     def retire(self, seq: SequenceState) -> None: ...
-    def start_decoding(self, seq: SequenceState, op: Generate) -> Decoding: ...
-    def work_out(self, seq: SequenceState, op: Generate, work: GrammarWork) -> None: ...
-    def conclude(self, seq: SequenceState, decoding: Decoding) -> None: ...
+    def start_decoding(self, seq: SequenceState, op: Generate) -> RunningGeneration: ...
+    def advance_grammar(self, seq: SequenceState, op: Generate, work: PendingGrammar) -> None: ...
+    def conclude(self, seq: SequenceState, decoding: RunningGeneration) -> None: ...
 
     # of others that it makes
-    def new_state(self, terms: Terms) -> SequenceState: ...
-    def give_birth(self, parent: SequenceState, child: SequenceState) -> int: ...
-    def enqueue(self, seq: SequenceState, *ops: Op) -> None: ...
+    def new_state(self, terms: SequenceOptions) -> SequenceState: ...
+    def spawn_children(self, parent: SequenceState, child: SequenceState) -> int: ...
+    def enqueue(self, seq: SequenceState, *ops: SequenceOp) -> None: ...

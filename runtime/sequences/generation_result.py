@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import TruncatedError
 from .generation import Generation, TokenLogprobs
-from .stops import Finish
+from .stop_checker import GenerationFinish
 
 if TYPE_CHECKING:
-    from .decoding import Decoding
+    from .running_generation import RunningGeneration
 
 
-def result(decoding: Decoding, finish: Finish, tokens: list[int], truncated: bool, closed: bool) -> Generation | TruncatedError:
+def generation_result(decoding: RunningGeneration, finish: GenerationFinish, tokens: list[int], truncated: bool, closed: bool) -> Generation | TruncatedError:
     """Of the text of `finish`, whose tokens these are. truncated: a limit came before the end of its grammar; closed: then
     the grammar completed it."""
     op = decoding.op
@@ -40,14 +40,14 @@ def result(decoding: Decoding, finish: Finish, tokens: list[int], truncated: boo
     )
 
 
-def completed(finish: Finish, pieces: list[bytes], end: bytes) -> Finish:
+def completed(finish: GenerationFinish, pieces: list[bytes], end: bytes) -> GenerationFinish:
     """With a text that goes on after the last whole character of the tokens' bytes."""
     kept = next(n for n in range(len(pieces), -1, -1) if _is_whole(b"".join(pieces[:n])))
     remainder = (b"".join(pieces[kept:]) + end).decode()
-    return Finish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder)
+    return GenerationFinish(finish.reason, b"".join(pieces[:kept]).decode() + remainder, kept, remainder)
 
 
-def _limit(decoding: Decoding) -> str:
+def _limit(decoding: RunningGeneration) -> str:
     if decoding.limited:
         return f"max_tokens={decoding.op.params.max_tokens} was reached"
     return f"the context of {decoding.life.context} tokens was full"

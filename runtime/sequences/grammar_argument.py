@@ -10,7 +10,7 @@ from sgl.grammars import Vocabulary, compile_json_schema
 from ..errors import ConfigError
 
 
-def grammar_of(asked: Any, vocabulary: Vocabulary, json_options: dict[str, Any] | None = None) -> Any:
+def compile_grammar_argument(asked: Any, vocabulary: Vocabulary, json_options: dict[str, Any] | None = None) -> Any:
     """A grammar as it is; of a type (class, Literal, list[...]) or a JSON schema (dict), that of its JSON texts.
 
     Raises ConfigError for text, which may be of several kinds; GrammarError for what cannot be enforced.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .jump import MIN_BYTES, WINDOW, Jump, JumpForward
+from .jump_forward import MIN_BYTES, WINDOW, JumpForwardEdit, JumpForward
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -17,21 +17,21 @@ MOST = 1024  # of an automaton, of some kilobytes each
 Last = tuple[tuple[int, ...], tuple[int, ...]]  # tokens, and states: see `Matcher.last`
 
 
-class Made(NamedTuple):
+class CachedJump(NamedTuple):
     """A jump that nothing limited, and the states behind each of its tokens."""
 
-    jump: Jump
+    jump: JumpForwardEdit
     states: tuple[int, ...]
 
 
-class RememberedJumps:
+class JumpCache:
     """`JumpForward`, for the matchers of automata; thread-safe."""
 
     def __init__(self, jumps: JumpForward) -> None:
         self._jumps = jumps
-        self._made: WeakKeyDictionary[Automaton, dict[Last, Made | None]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Automaton, dict[Last, CachedJump | None]] = WeakKeyDictionary()
 
-    def jump(self, matcher: Matcher, output_ids: Sequence[int], limit: int | None = None) -> Jump | None:
+    def jump(self, matcher: Matcher, output_ids: Sequence[int], limit: int | None = None) -> JumpForwardEdit | None:
         """As `JumpForward.jump`."""
         if len(matcher.forced()) < MIN_BYTES:
             return None
@@ -47,7 +47,7 @@ class RememberedJumps:
         matcher.replace(drop, tokens, made.states)
         return made.jump
 
-    def _find(self, automaton: Automaton, known: dict[Last, Made | None], last: Last, matcher: Matcher, output: Sequence[int]) -> bool:
+    def _find(self, automaton: Automaton, known: dict[Last, CachedJump | None], last: Last, matcher: Matcher, output: Sequence[int]) -> bool:
         """Look for a jump and remember it; False where the search went on in another automaton, whose states say nothing here."""
         moved = matcher.copy()
         jump = self._jumps.jump(moved, output)
@@ -55,5 +55,5 @@ class RememberedJumps:
             return False
         if len(known) >= MOST:
             self._made[automaton] = {}  # who is reading the full one, on another thread, goes on with it
-        known[last] = None if jump is None else Made(jump, moved.last(len(jump.token_ids))[1][1:])
+        known[last] = None if jump is None else CachedJump(jump, moved.last(len(jump.token_ids))[1][1:])
         return True

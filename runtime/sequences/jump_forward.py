@@ -22,7 +22,7 @@ REMEMBERED = 8192  # answers kept of each kind; grammars ask the same again and 
 Joined = tuple[list[int], list[int]]  # last tokens to drop, tokens to put there
 
 
-class Matcher(Protocol):
+class MatcherLike(Protocol):
     """What is used of `sgl.grammars` matchers."""
 
     def mask(self) -> np.ndarray: ...
@@ -32,7 +32,7 @@ class Matcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class JumpForwardEdit:
     """Drop the last `drop` tokens, append `token_ids`: the text grows and none of it changes."""
 
     drop: int
@@ -48,7 +48,7 @@ class JumpForward:
         self._joins: dict[tuple[tuple[int, ...], bytes], Joined | None] = {}
         self._longer: dict[tuple[int, bytes], tuple[np.ndarray, bool]] = {}  # by identity of a mask, which is kept
 
-    def jump(self, matcher: Matcher, output_ids: Sequence[int], limit: int | None = None) -> Jump | None:
+    def jump(self, matcher: MatcherLike, output_ids: Sequence[int], limit: int | None = None) -> JumpForwardEdit | None:
         """The jump to make now, or None; `matcher` is moved along with it, and not at all for None.
 
         Forced bytes are tokenised together with the last tokens of the output, so that a token across the
@@ -75,7 +75,7 @@ class JumpForward:
         if len(self._bytes(fresh[:keep])) <= len(self._bytes(dropped)):
             _restore(matcher, keep, dropped)
             return None
-        return Jump(len(dropped), fresh[:keep])
+        return JumpForwardEdit(len(dropped), fresh[:keep])
 
     def _retokenize(self, output: Sequence[int], forced: bytes) -> tuple[list[int], list[int]] | None:
         """(last tokens of the output to drop, tokens to put there): together with the same text in front."""
@@ -124,7 +124,7 @@ class JumpForward:
     def _bytes(self, ids: Sequence[int]) -> bytes:
         return b"".join([self._tokens[i] for i in ids])
 
-    def _advance(self, matcher: Matcher, dropped: list[int], fresh: list[int]) -> bool:
+    def _advance(self, matcher: MatcherLike, dropped: list[int], fresh: list[int]) -> bool:
         """Move the matcher over the replacement; False, and no move, when it refuses a token of it."""
         matcher.rollback(len(dropped))
         for count, token in enumerate(fresh):
@@ -133,7 +133,7 @@ class JumpForward:
                 return False
         return True
 
-    def _settled(self, matcher: Matcher, fresh: list[int]) -> int:
+    def _settled(self, matcher: MatcherLike, fresh: list[int]) -> int:
         """How many tokens of the run no allowed token across its end could replace; the matcher stays."""
         settled = len(fresh)
         back = min(CROSSING, len(fresh))
@@ -168,7 +168,7 @@ class JumpForward:
         return [token for token, _ in pairs], np.array([i for _, i in pairs], np.int32)
 
 
-def _restore(matcher: Matcher, accepted: int, dropped: list[int]) -> None:
+def _restore(matcher: MatcherLike, accepted: int, dropped: list[int]) -> None:
     matcher.rollback(accepted)
     for token in dropped:
         matcher.accept(token)

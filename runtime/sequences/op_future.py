@@ -14,7 +14,7 @@ from ..errors import RuntimeFailure
 log = logging.getLogger("sgl.runtime")
 
 
-class Outcome(Future[Any]):
+class OpFuture(Future[Any]):
     """keeper: the thread that settles it and calls back; None: not handed to an engine yet."""
 
     keeper: threading.Thread | None = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sgl.grammars.automaton.meter import Meter, Unfinished, metered
+from sgl.grammars.automaton.work_budget import WorkBudget, WorkUnfinished, metered
 from sgl.grammars.errors import GrammarLimitError
 
-MOST_WORK = 1_000_000_000  # steps of a text that are done here, see `grammars/automaton/meter.py`: some seconds
+MOST_WORK = 1_000_000_000  # steps of a text that are done here, see `grammars/automaton/work_budget.py`: some seconds
 SLICE, LONGEST_SLICE = 1_000_000, 8_000_000  # steps in one go; half as many as there were before
 HANDED = 20_000  # steps that it counts for to come here at all, so that no text comes for ever
 TOO_MUCH = (
@@ -16,7 +16,7 @@ TOO_MUCH = (
 )
 
 
-class GrammarWork:
+class PendingGrammar:
     """spent: steps of this text so far.  error: why it cannot go on."""
 
     def __init__(self, work: Callable[[], None], spent: int) -> None:
@@ -40,13 +40,13 @@ class GrammarWork:
             rest()
             return 0 if self._work is None else self._slice
 
-        meter = Meter(self._slice, False, MOST_WORK - before, more)
+        meter = WorkBudget(self._slice, False, MOST_WORK - before, more)
         try:
             if work is not None:
                 with metered(meter):
                     work()
             self._work = None
-        except Unfinished:
+        except WorkUnfinished:
             pass
         except Exception as error:
             self.error, self._work = error.with_traceback(None), None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Self
 
-from .ops import Pin as PinOp
+from .sequence_ops import Pin as PinOp
 from .sequence import Sequence
 
 
-class Pin:
+class PrefixPin:
     """What `Engine.pin` gives. `release()`, the end of a `with` block and dropping the last reference let go of it."""
 
     def __init__(self, sequence: Sequence) -> None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from sgl.grammars.automaton.meter import Unfinished
+from sgl.grammars.automaton.work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarLimitError
 
 from ..errors import ConfigError, NoTokenAllowed, RuntimeFailure, TruncatedError
 from ..sampling import SamplingRow
 from ..sampling.sampler import NO_TOKEN
-from .ending import completed, result
-from .grammar_work import GrammarWork
-from .ops import Chunk, Generate, Generation, TokenLogprobs
-from .stops import Finish, StopChecker
+from .generation_result import completed, generation_result
+from .pending_grammar import PendingGrammar
+from .sequence_ops import Chunk, Generate, Generation, TokenLogprobs
+from .stop_checker import GenerationFinish, StopChecker
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
-    from ..sampling import Samples
-    from .life import Life
+    from ..sampling import SampledTokens
+    from .engine_protocols import SequenceEngine
     from .sequence import SequenceState
 
 GRAMMAR_END = {"type": "stop", "matched": None}
@@ -30,13 +30,13 @@ WRONG_VOCABULARY = "the grammar was compiled for another vocabulary; compile it 
 ACCEPT, END, JUMP, JUMPED, FOLLOWED = range(5)  # what the grammar is to be asked next
 
 
-class Decoding:
+class RunningGeneration:
     """Takes sampled tokens until something says stop; then the sequence ends with exactly the kept ones.
 
     Where its grammar needs long it is `behind`: until `catch_up`, another thread has the matcher.
     """
 
-    def __init__(self, life: Life, seq: SequenceState, op: Generate) -> None:
+    def __init__(self, life: SequenceEngine, seq: SequenceState, op: Generate) -> None:
         params = op.params
         params.check_ids(life.vocab_size)
         self.life, self.op = life, op
@@ -61,10 +61,10 @@ class Decoding:
             output_ids=self.stops.token_ids,
             end_ids=params.end_ids(ends),
         )
-        self.work: GrammarWork | None = None
+        self.work: PendingGrammar | None = None
         self._spent = 0  # steps of such work
         self._stage, self._token = FOLLOWED, -1
-        self._finish: Finish | None = None  # why it ends, where that is known and the grammar is still to be asked
+        self._finish: GenerationFinish | None = None  # why it ends, where that is known and the grammar is still to be asked
         self._ending: bytes | None = None  # what completes the grammar
         self.first: float | None = None  # seconds from the start to the first token
         self._sent = 0  # tokens
@@ -74,7 +74,7 @@ class Decoding:
     def output(self) -> list[int]:
         return self.stops.token_ids
 
-    def row_behind(self, tokens: list[int]) -> SamplingRow:
+    def next_row(self, tokens: list[int]) -> SamplingRow:
         """How the token behind these is sampled, which follow the output."""
         if not (tokens and self.row.changes_by(len(tokens))):
             return self.row
@@ -85,7 +85,7 @@ class Decoding:
         self._stage = JUMP if self.jumps and self.limit and self.life.may_jump else FOLLOWED
         return self._go_on(seq)
 
-    def take(self, seq: SequenceState, samples: Samples, index: int) -> bool:
+    def take(self, seq: SequenceState, samples: SampledTokens, index: int) -> bool:
         """The next token of this generation; True when it ends here."""
         if samples.errors and index in samples.errors:
             raise _failure(samples.errors[index])
@@ -110,10 +110,10 @@ class Decoding:
             raise work.error
         return self._go_on(seq) or self._shown()
 
-    def fall_behind(self, seq: SequenceState) -> None:
+    def work_in_background(self, seq: SequenceState) -> None:
         """Have another thread find what the grammar is to be asked next, up to the next mask."""
-        self.work = GrammarWork(self._work_out, self._spent)
-        self.life.work_out(seq, self.op, self.work)
+        self.work = PendingGrammar(self._advance_grammar, self._spent)
+        self.life.advance_grammar(seq, self.op, self.work)
 
     def deliver(self) -> None:
         """Hand the result to whoever waits for it."""
@@ -140,8 +140,8 @@ class Decoding:
             self._follow(seq)
             if self._finish is not None:
                 self._settle(seq, self._finish)
-        except Unfinished:
-            self.fall_behind(seq)
+        except WorkUnfinished:
+            self.work_in_background(seq)
             return False
         return self._finish is not None
 
@@ -190,7 +190,7 @@ class Decoding:
         seq.tokens.extend(jump.token_ids)
         self.forced, self.jumped = self.forced + len(jump.token_ids) - jump.drop, self.jumped + 1
 
-    def _work_out(self) -> None:
+    def _advance_grammar(self) -> None:
         """On another thread: what `_follow` and `_settle` will ask, and the mask of what comes next."""
         assert self.matcher is not None
         if self._stage == ACCEPT:
@@ -209,7 +209,7 @@ class Decoding:
             except GrammarLimitError:
                 self._ending = b""
 
-    def _settle(self, seq: SequenceState, finish: Finish) -> None:
+    def _settle(self, seq: SequenceState, finish: GenerationFinish) -> None:
         """Cut tokens, pages and text together, then make the result."""
         truncated = closed = False
         if finish.reason["type"] == "length" and self.matcher is not None:
@@ -223,9 +223,9 @@ class Decoding:
             tokens = tokens + self.life.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
         self.life.truncate(seq, self.prompt_tokens + finish.kept)
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
-        self.result = result(self, finish, tokens, truncated, closed)
+        self.result = generation_result(self, finish, tokens, truncated, closed)
 
-    def _closed(self, finish: Finish) -> tuple[Finish, bool]:
+    def _closed(self, finish: GenerationFinish) -> tuple[GenerationFinish, bool]:
         """With the shortest text that completes the grammar behind the last whole character, and whether the text is whole."""
         assert self.matcher is not None
         try:
@@ -235,7 +235,7 @@ class Decoding:
         pieces = [self.life.text.tokenizer.token_bytes[token] for token in self.output]
         return (completed(finish, pieces, end), True) if end else (finish, self.matcher.can_end)
 
-    def _note(self, samples: Samples, index: int) -> None:
+    def _note(self, samples: SampledTokens, index: int) -> None:
         if self.logprobs is not None and samples.logprobs is not None:
             self.logprobs.append((samples.logprobs[index] or 0.0, samples.ids[index]))
         if self.top_logprobs is not None and samples.top is not None:
@@ -261,7 +261,7 @@ class Decoding:
         return fresh
 
 
-def _matcher(life: Life, op: Generate) -> Matcher | None:
+def _matcher(life: SequenceEngine, op: Generate) -> Matcher | None:
     if op.grammar is None:
         return None
     if op.grammar.vocabulary.base is not life.text.vocabulary:
@@ -269,7 +269,7 @@ def _matcher(life: Life, op: Generate) -> Matcher | None:
     return op.grammar.matcher()
 
 
-def _end_ids(life: Life, op: Generate) -> list[int]:
+def _end_ids(life: SequenceEngine, op: Generate) -> list[int]:
     """The tokens that end a text, but for those that its grammar has as terminals and so follows itself."""
     named = frozenset[int]() if op.grammar is None else op.grammar.named_ends
     return [token for token in life.text.tokenizer.eos_ids if token not in named]

@@ -13,17 +13,17 @@ import numpy as np
 
 from ..cache import Ints
 from ..errors import ConfigError
-from .ops import Close, Extend, Logprobs, Op, TokenLogprobs
+from .sequence_ops import Close, Extend, Logprobs, SequenceOp, TokenLogprobs
 
 if TYPE_CHECKING:
-    from .life import Life
+    from .engine_protocols import SequenceEngine
     from .sequence import SequenceState
 
 
 WORTH_A_TREE = 64  # tokens that must be saved before scoring goes run by run
 
 
-class Scores(list[TokenLogprobs]):
+class ChoiceScores(list[TokenLogprobs]):
     """For each choice a list of (logprob, token id). The counts are in tokens, the times in seconds from the call."""
 
     prompt_tokens = 0
@@ -34,42 +34,42 @@ class Scores(list[TokenLogprobs]):
 
 
 @dataclass(slots=True)
-class Twig:
-    """A run of tokens that choices share. `ends` are the choices that end with it, `twigs` what may follow."""
+class ChoiceBranch:
+    """A run of tokens that choices share. `ends` are the choices that end with it, `choice_branches` what may follow."""
 
     tokens: list[int]
     ends: list[int] = field(default_factory=list)
-    twigs: list[Twig] = field(default_factory=list)
+    choice_branches: list[ChoiceBranch] = field(default_factory=list)
 
     def size(self) -> int:
         """Tokens here and behind."""
         count, pending = 0, [self]
         while pending:
-            twig = pending.pop()
-            count += len(twig.tokens)
-            pending += twig.twigs
+            choice_branch = pending.pop()
+            count += len(choice_branch.tokens)
+            pending += choice_branch.choice_branches
         return count
 
     @property
     def fan(self) -> list[int]:
         """The tokens that may follow."""
-        return [twig.tokens[0] for twig in self.twigs]
+        return [choice_branch.tokens[0] for choice_branch in self.choice_branches]
 
 
-def token_trie(choices: Items[Items[int]]) -> Twig:
+def token_trie(choices: Items[Items[int]]) -> ChoiceBranch:
     """The choices as a tree of shared runs; the root has no tokens."""
-    root = Twig([])
+    root = ChoiceBranch([])
     rows = sorted((list(map(int, choice)), index) for index, choice in enumerate(choices))
     pending = [(root, rows, 0)]
     while pending:
-        twig, rows, depth = pending.pop()
-        twig.ends = [index for row, index in rows if len(row) == depth]
+        choice_branch, rows, depth = pending.pop()
+        choice_branch.ends = [index for row, index in rows if len(row) == depth]
         longer = [item for item in rows if len(item[0]) > depth]
         for _, group in groupby(longer, key=lambda item: item[0][depth]):
             members = list(group)
             end = _shared(members[0][0], members[-1][0])
-            child = Twig(members[0][0][depth:end])
-            twig.twigs.append(child)
+            child = ChoiceBranch(members[0][0][depth:end])
+            choice_branch.choice_branches.append(child)
             pending.append((child, members, end))
     return root
 
@@ -80,16 +80,16 @@ def _shared(first: list[int], last: list[int]) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
 
 
-def flat_trie(choices: Items[Items[int]]) -> Twig:
+def flat_trie(choices: Items[Items[int]]) -> ChoiceBranch:
     """The choices side by side, nothing shared but what is equal."""
     ends: dict[tuple[int, ...], list[int]] = {}
     for index, choice in enumerate(choices):
         ends.setdefault(tuple(map(int, choice)), []).append(index)
-    twigs = [Twig(list(tokens), indices) for tokens, indices in ends.items() if tokens]
-    return Twig([], ends.get((), []), twigs)
+    choice_branches = [ChoiceBranch(list(tokens), indices) for tokens, indices in ends.items() if tokens]
+    return ChoiceBranch([], ends.get((), []), choice_branches)
 
 
-class Score(Op):
+class Score(SequenceOp):
     """Log-probabilities of several continuations.
 
     A run of tokens that they share is a short-lived fork, computed once; the first tokens behind it are all
@@ -113,15 +113,15 @@ class Score(Op):
         self.pending = 0
         self.cached: int | None = None
         self.scored = 0
-        self.results = Scores([] for _ in choices)
+        self.results = ChoiceScores([] for _ in choices)
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if not len(seq):
             raise ConfigError("score() on an empty sequence: the first token of a choice would have no context")
         for choice in self.choices:
             life.check_tokens(choice)
         life.check_length(seq, max((len(choice) for choice in self.choices), default=0))
-        if not self.trie.twigs:
+        if not self.trie.choice_branches:
             return self._finish(seq)
         if self.flat:
             if seq.computed >= self.target(seq):  # it needs no place in the batch, so nobody else tells what was there
@@ -140,7 +140,7 @@ class Score(Op):
         if not self.launched:
             self.results.queue_seconds = self.elapsed
 
-    def rejoined(self, tokens: int) -> None:
+    def prefix_rejoined(self, tokens: int) -> None:
         self.cached = (self.cached or 0) + tokens
 
     def reuse(self, seq: SequenceState) -> int:
@@ -157,7 +157,7 @@ class Score(Op):
         return [self.trie.fan] * rows
 
     def collect(
-        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if not self.launched:
             if self.flat and seq.computed >= self.target(seq):
@@ -175,30 +175,30 @@ class Score(Op):
         self.resolve(self.results)
         return True
 
-    def _spread(self, owner: SequenceState, life: Life) -> None:
+    def _spread(self, owner: SequenceState, life: SequenceEngine) -> None:
         """A probe for each choice: it computes the sequence's last token and all of its own."""
         self.launched = True
         for index in self.trie.ends:
             self.results[index] = []
-        for twig in self.trie.twigs:
+        for choice_branch in self.trie.choice_branches:
             self.scored += 1
-            self._probe(owner, life, owner, twig, [], len(owner))
+            self._probe(owner, life, owner, choice_branch, [], len(owner))
 
     def _grow(
         self,
         owner: SequenceState,
-        life: Life,
+        life: SequenceEngine,
         parent: SequenceState,
-        twig: Twig,
+        choice_branch: ChoiceBranch,
         path: TokenLogprobs,
         fan: TokenLogprobs,
     ) -> None:
         """Go on behind a run that is computed: `path` leads to its end, `fan` are the first tokens behind it."""
-        for index in twig.ends:
+        for index in choice_branch.ends:
             self.results[index] = path
-        for child, first in zip(twig.twigs, fan, strict=True):
+        for child, first in zip(choice_branch.choice_branches, fan, strict=True):
             self.scored += 1
-            if child.twigs or len(child.tokens) > 1:
+            if child.choice_branches or len(child.tokens) > 1:
                 self._probe(owner, life, parent, child, [*path, first], len(parent) + 1)
             else:
                 for index in child.ends:
@@ -207,28 +207,28 @@ class Score(Op):
     def _probe(
         self,
         owner: SequenceState,
-        life: Life,
+        life: SequenceEngine,
         parent: SequenceState,
-        twig: Twig,
+        choice_branch: ChoiceBranch,
         path: TokenLogprobs,
         start: int,
     ) -> None:
         """Compute a run behind `parent`. What is known already is in `path`; the rest begins at `start`."""
         probe = life.new_state(owner.terms)
         probe.number = owner.number
-        life.give_birth(parent, probe)
+        life.spawn_children(parent, probe)
         self.pending += 1
-        self.scored += len(twig.tokens) - 1
-        look = Logprobs(start, fan=twig.fan)
-        look.future.add_done_callback(partial(self._take, owner, life, probe, twig, path, look))
-        life.enqueue(probe, Extend(np.array(twig.tokens, np.int32), 0), look, Close())
+        self.scored += len(choice_branch.tokens) - 1
+        look = Logprobs(start, fan=choice_branch.fan)
+        look.future.add_done_callback(partial(self._take, owner, life, probe, choice_branch, path, look))
+        life.enqueue(probe, Extend(np.array(choice_branch.tokens, np.int32), 0), look, Close())
 
     def _take(
         self,
         owner: SequenceState,
-        life: Life,
+        life: SequenceEngine,
         probe: SequenceState,
-        twig: Twig,
+        choice_branch: ChoiceBranch,
         path: TokenLogprobs,
         look: Logprobs,
         future: Future[Any],
@@ -239,6 +239,6 @@ class Score(Op):
         if error := future.exception():
             life.fail(owner, error)
             return
-        self._grow(owner, life, probe, twig, path + look.found, look.fan_found)
+        self._grow(owner, life, probe, choice_branch, path + look.found, look.fan_found)
         if self.pending == 0:
             life.proceed(owner)

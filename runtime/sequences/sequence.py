@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from ..cache import IntRow, Ints, Mark, Node, Space
+from ..cache import IntRow, Ints, StateCheckpoint, RadixNode, Space
 from ..errors import ConfigError
-from ..sampling.params import SamplingParams
-from ..values import token_row, token_rows, whole
-from .draft import Draft
-from .embedding import Embed, Floats
-from .ops import (
+from ..sampling.sampling_params import SamplingParams
+from ..common.argument_checks import check_token_ids, check_token_id_lists, check_whole
+from .draft_tokens import DraftTokens
+from .embed_op import Embed, Floats
+from .sequence_ops import (
     Chunk,
     Close,
     Extend,
@@ -27,23 +27,23 @@ from .ops import (
     Generate,
     Generation,
     Logprobs,
-    Op,
+    SequenceOp,
     Prefill,
     Read,
     TokenLogprobs,
 )
-from .scoring import Score, Scores
-from .terms import USUAL, Terms
+from .score_op import Score, ChoiceScores
+from .sequence_options import USUAL, SequenceOptions
 
 if TYPE_CHECKING:
-    from .life import Core
+    from .engine_protocols import SequenceCore
 
 
 MOST_CHILDREN = 1 << 16  # of one fork
 
 
-class Status(enum.Enum):
-    UNBORN = "unborn"  # a fork child whose parent has not reached the fork
+class SequenceStatus(enum.Enum):
+    CHILD_PENDING = "unborn"  # a fork child whose parent has not reached the fork
     IDLE = "idle"  # nothing to do; keeps its pages while there is room
     WAITING = "waiting"  # has work, holds no place in the batch
     RUNNING = "running"  # computed in every step until its work is done
@@ -54,11 +54,11 @@ class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
     __slots__ = (
-        "ahead", "arrival", "border", "branch", "charged", "computed", "draft", "error", "guarded", "id", "into", "node", "number", "ops", "owed", "passed",
+        "ahead", "arrival", "border", "branch", "charged_tokens", "computed", "draft", "error", "guarded", "id", "into", "node", "number", "ops", "deferred_error", "passed",
         "preempted", "prefilling", "reread", "since", "slots", "status", "terms", "tokens", "trail", "window",
     )  # fmt: skip
 
-    def __init__(self, id: int, terms: Terms = USUAL, status: Status = Status.IDLE) -> None:
+    def __init__(self, id: int, terms: SequenceOptions = USUAL, status: SequenceStatus = SequenceStatus.IDLE) -> None:
         self.id = id
         self.number = id  # what its handle calls it, in whatever process that is; a probe has its owner's
         self.terms = terms
@@ -69,22 +69,22 @@ class SequenceState:
         self.computed = 0
         self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
         self.guarded = False  # some of its tokens are of a generation of which nothing is to be learned
-        self.draft: Draft | None = None  # laid behind its tokens for the step under way
-        self.node: Node | None = None
-        self.trail: list[Mark] = []
+        self.draft: DraftTokens | None = None  # laid behind its tokens for the step under way
+        self.node: RadixNode | None = None
+        self.trail: list[StateCheckpoint] = []
         self.into = 0
         self.branch = 0
         self.window = 0
         self.border = 0  # where its next step ends at the latest, to leave a state
-        self.ops: deque[Op] = deque()
+        self.ops: deque[SequenceOp] = deque()
         self.prefilling = False  # computes a prefix that others may wait for
-        self.charged = 0  # tokens that its tenant has paid for
+        self.charged_tokens = 0  # tokens that its tenant has paid for
         self.since = 0  # step in which it got its place
         self.passed = 0  # later ones that got a place before it
         self.preempted = 0  # times since it began to wait
         self.reread = 0  # tokens that its parent had computed by another adapter
         self.error: BaseException | None = None  # why it will never be born
-        self.owed: BaseException | None = None  # of an extend that failed when nothing was queued behind it
+        self.deferred_error: BaseException | None = None  # of an extend that failed when nothing was queued behind it
 
     def __len__(self) -> int:
         return self.tokens.length
@@ -109,7 +109,7 @@ class SequenceState:
         return self.target - self.computed
 
 
-class Work(NamedTuple):
+class ScheduledWork(NamedTuple):
     """Compute the tokens lo..hi of a sequence in this step (none, if its target is reached already)."""
 
     seq: SequenceState
@@ -125,7 +125,7 @@ class Sequence:
     queued operations.
     """
 
-    def __init__(self, core: Core, state: SequenceState) -> None:
+    def __init__(self, core: SequenceCore, state: SequenceState) -> None:
         self._core = core
         self._state = state
         self._finalizer = weakref.finalize(self, core.submit, state, Close())
@@ -141,7 +141,7 @@ class Sequence:
         Nothing is computed yet. Ids outside the vocabulary make the operations queued after them, or the next one, fail.
         Raises ConfigError if `tokens` is not a sequence of token ids.
         """
-        self._core.submit(self._state, Extend(token_row("extend()", tokens), whole("drop", drop, 0)))
+        self._core.submit(self._state, Extend(check_token_ids("extend()", tokens), check_whole("drop", drop, 0)))
 
     def generate(
         self,
@@ -156,16 +156,16 @@ class Sequence:
         """
         return self._core.submit(self._state, Generate(SamplingParams() if params is None else params, grammar, on_chunk))
 
-    def score(self, choices: Items[ArrayLike]) -> Future[Scores]:
+    def score(self, choices: Items[ArrayLike]) -> Future[ChoiceScores]:
         """Compute the log-probabilities of each choice's tokens after the current end; shared beginnings count once.
 
         The sequence does not change. Result: for each choice a list of (logprob, token id).
         """
-        return self._core.submit(self._state, Score(token_rows("score()", choices)))
+        return self._core.submit(self._state, Score(check_token_id_lists("score()", choices)))
 
     def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
         """Compute the log-probabilities of the sequence's tokens [start:], and of the `top` best tokens at each position."""
-        return self._core.submit(self._state, Logprobs(whole("start", start), whole("top", top, 0)))
+        return self._core.submit(self._state, Logprobs(check_whole("start", start), check_whole("top", top, 0)))
 
     def fork(self, n: int, *, adapter: str | EllipsisType | Items[str | None] | None = ...) -> list[Sequence]:
         """Return `n` sequences that continue from here on the same pages. They start when the parent gets here.
@@ -174,9 +174,9 @@ class Sequence:
         parent's share the text alone, and compute it again (`Generation.reread_tokens`, `Stats.reread_tokens`). Raises ConfigError
         for a name that is not loaded.
         """
-        terms, count = self._state.terms, whole("n", n, 0, MOST_CHILDREN)
+        terms, count = self._state.terms, check_whole("n", n, 0, MOST_CHILDREN)
         each = [terms] * count if adapter is ... else [terms._replace(adapter=digest) for digest in self._digests(adapter, count)]
-        states = [self._core.new_state(one, Status.UNBORN) for one in each]
+        states = [self._core.new_state(one, SequenceStatus.CHILD_PENDING) for one in each]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LONGEST_LOOK = 3600.0  # seconds after which a sleeper looks again; waiting has a limit in Python
 
 
-class Deadlines:
+class SequenceDeadlines:
     """Those that are watched, by `time.monotonic()` seconds; the scheduler thread's own."""
 
     def __init__(self) -> None:

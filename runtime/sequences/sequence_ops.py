@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..cache import Ints
 from ..errors import ConfigError
-from ..sampling.params import SamplingParams
-from ..values import shown
+from ..sampling.sampling_params import SamplingParams
+from ..common.argument_checks import shown
 from .generation import Chunk as Chunk
 from .generation import Generation as Generation
 from .generation import TokenLogprobs as TokenLogprobs
-from .outcome import Outcome
+from .op_future import OpFuture
 
 if TYPE_CHECKING:
-    from .decoding import Decoding
-    from .life import Life
+    from .running_generation import RunningGeneration
+    from .engine_protocols import SequenceEngine
     from .sequence import SequenceState
 
-class Op:
+class SequenceOp:
     """Base: an operation that needs nothing computed and is done when it begins."""
 
     __slots__ = ("future", "started")
@@ -40,7 +40,7 @@ class Op:
     made_of: tuple[str, ...] = ()  # attributes from which the class makes a twin, in another process too
 
     def __init__(self) -> None:
-        self.future = Outcome()
+        self.future = OpFuture()
         self.started = time.perf_counter()
 
     @property
@@ -58,13 +58,13 @@ class Op:
         """Somebody is given each piece as it comes."""
         return False
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         raise NotImplementedError
 
     def admitted(self, seq: SequenceState, reused: int) -> None:
         """The sequence got a place in the batch, standing on `reused` computed tokens."""
 
-    def rejoined(self, tokens: int) -> None:
+    def prefix_rejoined(self, tokens: int) -> None:
         """So many more tokens, computed for another sequence, turned out to be there."""
 
     def reuse(self, seq: SequenceState) -> int:
@@ -86,7 +86,7 @@ class Op:
         return [[]] * rows
 
     def collect(
-        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         return seq.computed >= self.target(seq)
 
@@ -103,7 +103,7 @@ class Op:
             pass
 
 
-class Extend(Op):
+class Extend(SequenceOp):
     __slots__ = ("drop", "new")
 
     made_of = ("new", "drop")
@@ -112,7 +112,7 @@ class Extend(Op):
         super().__init__()
         self.new, self.drop = tokens, drop
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         life.check_tokens(self.new)
         if not 0 <= self.drop <= len(seq):
             raise ConfigError(f"extend(drop={self.drop}) on a sequence of {len(seq)} tokens")
@@ -123,20 +123,20 @@ class Extend(Op):
         return True
 
 
-class Read(Op):
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+class Read(SequenceOp):
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         self.resolve(seq.tokens.array.copy())
         return True
 
 
-class Close(Op):
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+class Close(SequenceOp):
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         life.retire(seq)
         self.resolve()
         return True
 
 
-class Prefill(Op):
+class Prefill(SequenceOp):
     """Compute every token and publish the prefix. Result: how many did not have to be computed."""
 
     __slots__ = ("cached",)
@@ -149,10 +149,10 @@ class Prefill(Op):
         if self.cached is None:
             self.cached = reused
 
-    def rejoined(self, tokens: int) -> None:
+    def prefix_rejoined(self, tokens: int) -> None:
         self.cached = (self.cached or 0) + tokens
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         life.check_length(seq)
         return self.collect(seq, life, [], [])
 
@@ -160,7 +160,7 @@ class Prefill(Op):
         return len(seq)
 
     def collect(
-        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if seq.computed < len(seq):
             return False
@@ -168,14 +168,14 @@ class Prefill(Op):
         self.done(seq, life)
         return True
 
-    def done(self, seq: SequenceState, life: Life) -> None:
+    def done(self, seq: SequenceState, life: SequenceEngine) -> None:
         self.resolve(len(seq) if self.cached is None else self.cached)
 
 
 class Pin(Prefill):
     """Compute the tokens that fill whole pages, and keep those until the sequence is closed. Result: how many."""
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         size = life.cache.pool.page_size
         if len(seq) < size:
             raise ConfigError(f"pin() of {len(seq)} tokens: they fill no page of {size}; pin a longer prefix")
@@ -183,7 +183,7 @@ class Pin(Prefill):
         life.scheduler.check_pinned(len(seq) // size)
         return super().begin(seq, life)
 
-    def done(self, seq: SequenceState, life: Life) -> None:
+    def done(self, seq: SequenceState, life: SequenceEngine) -> None:
         life.scheduler.pin(seq)
         self.resolve(len(seq))
 
@@ -197,19 +197,19 @@ class Fork(Prefill):
         super().__init__()
         self.children = children
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if any(child.terms.adapter == seq.terms.adapter for child in self.children):
             return super().begin(seq, life)
         self.done(seq, life)  # nobody stands on what is computed of it
         return True
 
-    def done(self, seq: SequenceState, life: Life) -> None:
+    def done(self, seq: SequenceState, life: SequenceEngine) -> None:
         for child in self.children:
-            life.scheduler.reused_tokens += life.give_birth(seq, child)
+            life.scheduler.reused_tokens += life.spawn_children(seq, child)
         self.resolve()
 
 
-class Logprobs(Op):
+class Logprobs(SequenceOp):
     """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` behind its end."""
 
     __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
@@ -223,7 +223,7 @@ class Logprobs(Op):
         self.fan_found: TokenLogprobs = []
         self.top_found: list[TokenLogprobs] = []
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if self.start < 1:
             raise ConfigError(f"logprobs(start={self.start}): the first token has no context; start at 1 or later")
         life.check_length(seq)
@@ -249,7 +249,7 @@ class Logprobs(Op):
         return [[token] for token in tokens] + [self.fan] * (rows - len(tokens))
 
     def collect(
-        self, seq: SequenceState, life: Life, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
+        self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         missing = len(seq) - self.start - len(self.found)
         self.found += [row[0] for row in pairs[:missing]]
@@ -264,8 +264,8 @@ class Logprobs(Op):
         return True
 
 
-class Generate(Op):
-    """Sample until a stop. What happens to each token is in `decoding.Decoding`.
+class Generate(SequenceOp):
+    """Sample until a stop. What happens to each token is in `decoding.RunningGeneration`.
 
     What it is given is checked where it is made, on its caller's thread; it fails with what was found when it begins.
     """
@@ -278,7 +278,7 @@ class Generate(Op):
         super().__init__()
         self.grammar, self.on_chunk = grammar, on_chunk
         self.params, self.refusal = _checked(params, grammar, on_chunk)
-        self.decoding: Decoding | None = None
+        self.decoding: RunningGeneration | None = None
         self.cached: int | None = None
         self.queue_seconds = 0.0
 
@@ -301,7 +301,7 @@ class Generate(Op):
             self.decoding.work.cancel()
         super().fail(error)
 
-    def begin(self, seq: SequenceState, life: Life) -> bool:
+    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if self.refusal is not None:
             raise self.refusal
         if not len(seq):
@@ -320,7 +320,7 @@ class Generate(Op):
         if self.decoding is None or not self.decoding.output:  # a fork is told so before it has its place, too
             self.queue_seconds = self.elapsed
 
-    def rejoined(self, tokens: int) -> None:
+    def prefix_rejoined(self, tokens: int) -> None:
         self.cached = (self.cached or 0) + tokens
 
     def reuse(self, seq: SequenceState) -> int:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from ..cache import Space
 from ..errors import ConfigError
-from ..values import WORD, plain, shown
+from ..common.argument_checks import WORD, plain, shown
 
 
-class Terms(NamedTuple):
+class SequenceOptions(NamedTuple):
     """Given when a sequence is opened; its forks inherit them.
 
     priority   higher ones are computed first, and may take the place of lower ones
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
         return (self.namespace, self.adapter) if self.adapter else self.namespace
 
     @classmethod
-    def starting_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None, adapter: str = "") -> Terms:
+    def with_deadline_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None, adapter: str = "") -> SequenceOptions:
         """With a deadline `timeout` seconds from now. Raises ConfigError naming what cannot be used."""
         priority, tenant, namespace = plain(priority), plain(tenant), plain(namespace)
         if isinstance(priority, bool) or not isinstance(priority, int) or not -WORD <= priority < WORD:
@@ -44,7 +44,7 @@ class Terms(NamedTuple):
         return cls(priority, tenant, namespace, _deadline(plain(timeout)), adapter)
 
 
-USUAL = Terms()
+USUAL = SequenceOptions()
 
 
 def _deadline(timeout: float | None) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.text.stop_patterns import StopPatterns
 from sgl.runtime.text.stop_strings import StopStrings
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class GenerationFinish:
     """How a generation ended.
 
     Attributes:
@@ -44,7 +44,7 @@ class StopChecker:
     def __init__(
         self, params: SamplingParams, tokenizer: Tokenizer, eos_ids: Sequence[int] | None = None
     ) -> None:
-        self.finish: Finish | None = None
+        self.finish: GenerationFinish | None = None
         self.token_ids: list[int] = []
         self._params = params
         self._tokenizer = tokenizer
@@ -66,7 +66,7 @@ class StopChecker:
         """All text so far, what is held back included."""
         return self.finish.text if self.finish else "".join(self._pieces)
 
-    def push(self, token_id: int) -> Finish | None:
+    def push(self, token_id: int) -> GenerationFinish | None:
         """Take the next token; the Finish when it ends the generation."""
         if len(self.token_ids) + 1 >= self._limit or token_id in self._end_ids:
             return self._last(token_id)
@@ -78,7 +78,7 @@ class StopChecker:
                 return self._search(delta)
         return None
 
-    def rewrite(self, drop: int, token_ids: Sequence[int]) -> Finish | None:
+    def rewrite(self, drop: int, token_ids: Sequence[int]) -> GenerationFinish | None:
         """Replace the last `drop` tokens by tokens whose bytes begin with theirs (jump-forward).
 
         Tokens after one that ends the generation are not read. Text that was not searched, being that of the
@@ -100,7 +100,7 @@ class StopChecker:
                 return finish
         return None
 
-    def close(self, reason: dict[str, Any]) -> Finish:
+    def close(self, reason: dict[str, Any]) -> GenerationFinish:
         """End here for a reason of the engine's own (abort, the end of the grammar)."""
         self._pieces.append(self._detokenizer.flush())
         return self._finish(reason, "".join(self._pieces), len(self.token_ids))
@@ -118,7 +118,7 @@ class StopChecker:
         self._given += len(fresh)
         return fresh
 
-    def _last(self, token_id: int) -> Finish:
+    def _last(self, token_id: int) -> GenerationFinish:
         ends = token_id in self._end_ids
         at_limit = len(self.token_ids) + 1 >= self._limit
         if ends and not at_limit and not (self._params.keep_stop and token_id in self._params.stop_token_ids):
@@ -127,7 +127,7 @@ class StopChecker:
         self._pieces.append(self._detokenizer.push(token_id))
         return self._at_limit() if at_limit else self.close({"type": "stop", "matched": token_id})
 
-    def _at_limit(self) -> Finish:
+    def _at_limit(self) -> GenerationFinish:
         """The length is reached: nothing is trimmed, but an end token that shows no text does not stay."""
         count = len(self.token_ids)
         last = self.token_ids[-1]
@@ -136,7 +136,7 @@ class StopChecker:
             self.token_ids.pop()
         return self.close({"type": "length", "length": count})
 
-    def _search(self, delta: str) -> Finish | None:
+    def _search(self, delta: str) -> GenerationFinish | None:
         if len(self.token_ids) <= self._params.min_tokens:
             self._least = sum(map(len, self._pieces))
             return None
@@ -153,7 +153,7 @@ class StopChecker:
                 return self.close({"type": "stop", "matched": found})
         return None
 
-    def _cut(self, text: str, reason: dict[str, Any]) -> Finish:
+    def _cut(self, text: str, reason: dict[str, Any]) -> GenerationFinish:
         """Keep `text` and the tokens that end inside it at a whole character."""
         follower = self._tokenizer.detokenizer(self._params.skip_special_tokens)
         kept = end = length = 0
@@ -165,7 +165,7 @@ class StopChecker:
                 kept, end = count, length
         return self._finish(reason, text, kept, text[end:])
 
-    def _finish(self, reason: dict[str, Any], text: str, kept: int, remainder: str = "") -> Finish:
+    def _finish(self, reason: dict[str, Any], text: str, kept: int, remainder: str = "") -> GenerationFinish:
         del self.token_ids[kept:]
-        self.finish = Finish(reason, text, kept, remainder)
+        self.finish = GenerationFinish(reason, text, kept, remainder)
         return self.finish

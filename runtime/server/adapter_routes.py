@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sgl.runtime.errors import RuntimeFailure
 
-from .adapters import ServedAdapters
-from .bodies import BodyRoute
-from .errors import RequestError
-from .front import check_owner
+from .served_adapters import ServedAdapters
+from .http.request_bodies import JsonBodyRoute
+from .http.http_errors import RequestError
+from .http.request_guard import check_owner
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 class AdapterName(BaseModel):

@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .caller import CALLER
-from .errors import RequestError
+from .request_context import CALLER
+from .http.http_errors import RequestError
 
 WINDOW = 30.0  # seconds over which the rate of completions is measured
 MOST_MEASURED = 1024  # completions kept for it
@@ -18,7 +18,7 @@ NEXT_SERVER = 10  # seconds after which a server that shuts down may be there ag
 LONGEST_WAIT = 60  # seconds: the most that anybody is told to wait
 
 
-class Admission:
+class AdmissionControl:
     """Counts the samples that run or wait in the engine, together and of each tenant. Thread-safe.
 
     most   samples in the engine

@@ -18,24 +18,24 @@ import numpy as np
 from sgl.runtime.cache import Ints
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.embedding import Floats
-from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
-from sgl.runtime.sequences.scoring import Scores
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.embed_op import Floats
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
-from sgl.runtime.sequences.terms import USUAL, Terms
+from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
-from .adapters import ServedAdapters
-from .admission import Admission
-from .allowance import take
-from .caller import ADAPTER, CALLER, PATIENCE, seconds_left
-from .chat.moves import ChatPrompt, Move, Walk, joined
-from .errors import RequestError
-from .postbox import Arrivals, Postbox
-from .record import GapObserver, Progress
-from .runs import Runs
-from .settings import ServerSettings
-from .sse import together
+from .served_adapters import ServedAdapters
+from .admission_control import AdmissionControl
+from .http.response_size_limit import take
+from .request_context import ADAPTER, CALLER, PATIENCE, seconds_left
+from .protocols.chat.generation_steps import ChatPrompt, GenerationStep, ChoiceRun, joined
+from .http.http_errors import RequestError
+from .event_loop_queue import RequestLoopQueue, LoopQueue
+from .observability.request_record import GapObserver, RequestProgress
+from .running_requests import RunningRequests
+from .server_settings import ServerSettings
+from .http.sse_responses import together
 
 Prompt = str | Items[int] | Ints
 T = TypeVar("T")
@@ -47,7 +47,7 @@ LONG_TEXT = 1000  # characters; longer ones are encoded beside the event loop, w
 Counted = TypeVar("Counted", Chunk, Generation)
 
 
-class Samples(NamedTuple):
+class SampleSequences(NamedTuple):
     """Sequences with one prompt. Where there are several, its computation was a step of its own: `prefilled`."""
 
     sequences: list[Sequence]
@@ -60,7 +60,7 @@ class Samples(NamedTuple):
         return made
 
 
-class Bridge:
+class EngineBridge:
     """The engine for coroutines, on any event loop, also on several. What runs is opened on the terms of `CALLER`.
 
     Cancelling a call, or closing an iterator, aborts what runs for it and frees its pages. All methods raise what the
@@ -73,10 +73,10 @@ class Bridge:
     ) -> None:
         self.engine, self.settings = engine, settings or ServerSettings()
         self.adapters = adapters or ServedAdapters(engine, self.settings)
-        self.admission = Admission(self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share)
-        self.runs = Runs()
+        self.admission = AdmissionControl(self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share)
+        self.runs = RunningRequests()
         self._observe_gap = observe_gap
-        self._postboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Postbox] = weakref.WeakKeyDictionary()
+        self._postboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = weakref.WeakKeyDictionary()
 
     async def encode(self, prompt: Prompt, special_prefix: bool = True) -> Ints:
         """Token ids, int32 [n]: of a text, with the tokenizer's special prefix unless told not to, or the given ones, checked."""
@@ -147,7 +147,7 @@ class Bridge:
                 yield index, samples.corrected(chunk)
 
     async def walk(
-        self, prompt: ChatPrompt, first: Move, go_on: Callable[[int], Awaitable[Move | None]], n: int = 1, streamed: bool = True
+        self, prompt: ChatPrompt, first: GenerationStep, go_on: Callable[[int], Awaitable[GenerationStep | None]], n: int = 1, streamed: bool = True
     ) -> AsyncGenerator[tuple[int, Chunk], None]:
         """As `stream`, of samples that take several moves: `first`, then what `go_on(index)` gives until it gives None.
 
@@ -159,7 +159,7 @@ class Bridge:
         ids, left = await self.encode(prompt.ids), n
         progress = self._progress(first.params)
         with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
-            walks = [Walk(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
+            walks = [ChoiceRun(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
             for index, walk in enumerate(walks):
                 walk.start(first._replace(params=self._params(first.params, index)), streamed)
             while left:
@@ -200,7 +200,7 @@ class Bridge:
             _, answer = await arrivals.next()
         return answer
 
-    async def score(self, prompt_ids: Prompt, choices: Items[Items[int]]) -> Scores:
+    async def score(self, prompt_ids: Prompt, choices: Items[Items[int]]) -> ChoiceScores:
         """Log-probabilities of the tokens of each choice after the prompt: lists of (logprob, token id)."""
         checked = [self._checked_ids(choice) for choice in choices]
         return await self.ask(prompt_ids, lambda sequence: sequence.score(checked))
@@ -238,7 +238,7 @@ class Bridge:
         self, seconds: float, question: Callable[[Sequence], Future[Any]], ids: Items[int] = ()
     ) -> bool:
         """Whether the engine answers in time; on nobody's terms, and however much waits."""
-        with self._opened(USUAL) as [sequence], Arrivals[Any](self._postbox(), seconds) as arrivals:
+        with self._opened(USUAL) as [sequence], RequestLoopQueue[Any](self._postbox(), seconds) as arrivals:
             sequence.extend(np.asarray(ids, dtype=np.int32))
             question(sequence).add_done_callback(partial(arrivals.post_outcome, 0))
             try:
@@ -248,7 +248,7 @@ class Bridge:
         return True
 
     @contextmanager
-    def _opened(self, terms: Terms) -> Iterator[list[Sequence]]:
+    def _opened(self, terms: SequenceOptions) -> Iterator[list[Sequence]]:
         """Sequences, the first one given; all are closed behind it, and aborted first where it is left early."""
         left = seconds_left(terms)
         adapter = None if terms is USUAL else ADAPTER.get()
@@ -270,7 +270,7 @@ class Bridge:
                 sequence.close()
 
     @contextmanager
-    def _samples(self, ids: Ints, n: int, place: AbstractContextManager[Any] | None = None) -> Iterator[Samples]:
+    def _samples(self, ids: Ints, n: int, place: AbstractContextManager[Any] | None = None) -> Iterator[SampleSequences]:
         """`n` sequences that hold the prompt. place: theirs, where it is not asked for here."""
         if not 1 <= n <= self.settings.max_choices:
             raise RequestError(f"n={n} must lie in 1..{self.settings.max_choices}", param="n")
@@ -279,26 +279,26 @@ class Bridge:
             prefilled = sequences[0].prefill() if n > 1 else None
             if n > 1:
                 sequences += sequences[0].fork(n - 1)
-            yield Samples(sequences, prefilled)
+            yield SampleSequences(sequences, prefilled)
 
-    def _arrivals(self, sequences: Items[Sequence] = ()) -> Arrivals[Any]:
+    def _arrivals(self, sequences: Items[Sequence] = ()) -> RequestLoopQueue[Any]:
         """What comes until the caller's deadline; who brought none has the time that the settings give.
 
         sequences: what streams into it, and ends when nobody takes what comes.
         """
         left = seconds_left(CALLER.get())
         granted = self.settings.request_timeout if left is None else PATIENCE.get()
-        return Arrivals(self._postbox(), granted if left is None else left, granted, sequences)
+        return RequestLoopQueue(self._postbox(), granted if left is None else left, granted, sequences)
 
-    def _progress(self, params: SamplingParams | None) -> Progress:
+    def _progress(self, params: SamplingParams | None) -> RequestProgress:
         """One for each prompt: it is told of each piece of each sample, or of each sample that is complete."""
-        return Progress(params, self._observe_gap)
+        return RequestProgress(params, self._observe_gap)
 
-    def _postbox(self) -> Postbox:
+    def _postbox(self) -> LoopQueue:
         loop = asyncio.get_running_loop()
         found = self._postboxes.get(loop)
         if found is None:
-            found = self._postboxes[loop] = Postbox(loop)
+            found = self._postboxes[loop] = LoopQueue(loop)
         return found
 
     def _params(self, params: SamplingParams, index: int) -> SamplingParams:

@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from sgl.runtime.errors import DeadlineExceeded
-from sgl.runtime.sequences.ops import Chunk
+from sgl.runtime.sequences.sequence_ops import Chunk
 
-from .caller import too_late
+from .request_context import deadline_error
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Abortable(Protocol):
     def abort(self) -> None: ...
 
 
-class Postbox:
+class LoopQueue:
     """Hands items to receivers on the thread of `loop`. All that gathers until the loop comes by costs one call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -59,7 +59,7 @@ class Postbox:
             receiver(item)
 
 
-class Arrivals(Generic[T]):
+class RequestLoopQueue(Generic[T]):
     """What arrives for one request, with the index of its sample. Use it as a context manager.
 
     `seconds` after its start a TimeoutError arrives; None: never. It says `granted`, the seconds of the whole request.
@@ -67,7 +67,7 @@ class Arrivals(Generic[T]):
     """
 
     def __init__(
-        self, postbox: Postbox, seconds: float | None, granted: float | None = None, sequences: Sequence[Abortable] = ()
+        self, postbox: LoopQueue, seconds: float | None, granted: float | None = None, sequences: Sequence[Abortable] = ()
     ) -> None:
         self._postbox, self._seconds = postbox, seconds
         self._granted = seconds if granted is None else granted
@@ -77,9 +77,9 @@ class Arrivals(Generic[T]):
         self._sequences = sequences
         self._taken = time.monotonic()
 
-    def __enter__(self) -> Arrivals[T]:
+    def __enter__(self) -> RequestLoopQueue[T]:
         if self._seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._add, too_late(self._granted))
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._add, deadline_error(self._granted))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -111,7 +111,7 @@ class Arrivals(Generic[T]):
         item = self._arrived.popleft()
         self._taken = time.monotonic()
         if isinstance(item, DeadlineExceeded):  # the engine has looked at its clock before the event loop did
-            raise too_late(self._granted) from item
+            raise deadline_error(self._granted) from item
         if isinstance(item, BaseException):
             raise item
         while self._arrived and _goes_on(item, self._arrived[0]):

@@ -22,9 +22,9 @@ from sgl.grammars import (
     compile_structural,
 )
 from sgl.runtime.engine import Engine
-from sgl.runtime.loop.turns import give_way
+from sgl.runtime.common.thread_priority import yield_priority
 
-from .caller import CALLER, PATIENCE, seconds_left, too_late
+from .request_context import CALLER, PATIENCE, seconds_left, deadline_error
 
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
 Key = tuple[str, str, str]  # kind, source, other documents
@@ -37,7 +37,7 @@ LONGEST = 1_000_000  # characters of a source: so many take seconds
 ANY_JSON = "$$ANY$$"  # what the native protocol calls the schema of any value
 
 
-class Compiler:
+class RequestGrammarCompiler:
     """Compiles for one engine's vocabulary. Equal sources share one grammar, also while it is being made.
 
     Tenants take turns. What nobody waits for any more is not begun.
@@ -49,7 +49,7 @@ class Compiler:
         """observe: is told the seconds of each compilation, on the thread that did it. of_calls: for "calls"."""
         self._engine, self._observe = engine, observe
         self._of_calls = of_calls or engine.vocabulary
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile", initializer=give_way)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile", initializer=yield_priority)
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, Future[Grammar]] = OrderedDict()
         self._turns: dict[str, deque[tuple[Key, Future[Grammar]]]] = {}  # what each tenant waits for; the first is next
@@ -76,7 +76,7 @@ class Compiler:
             async with asyncio.timeout(seconds_left(CALLER.get())):
                 return await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
-            raise too_late(PATIENCE.get()) from None
+            raise deadline_error(PATIENCE.get()) from None
         finally:
             self._leave(key, future)
 

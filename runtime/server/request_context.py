@@ -10,15 +10,15 @@ from contextvars import ContextVar
 
 from starlette.datastructures import Headers
 
-from sgl.runtime.sequences.terms import USUAL, Terms
+from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
-from .allowance import ALLOWANCE, Allowance
-from .errors import RequestError
-from .settings import ServerSettings
+from .http.response_size_limit import ALLOWANCE, LogprobBudget
+from .http.http_errors import RequestError
+from .server_settings import ServerSettings
 
 MOST_URGENT = 100  # priorities of requests lie in -100..100
 
-CALLER: ContextVar[Terms] = ContextVar("CALLER", default=USUAL)  # on whose terms sequences are opened
+CALLER: ContextVar[SequenceOptions] = ContextVar("CALLER", default=USUAL)  # on whose terms sequences are opened
 ADAPTER: ContextVar[str | None] = ContextVar("ADAPTER", default=None)  # by which they are computed
 PATIENCE: ContextVar[float | None] = ContextVar("PATIENCE", default=None)  # seconds for which the deadline stands
 
@@ -39,10 +39,10 @@ def key_of(headers: Headers) -> bytes:
 @contextmanager
 def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
     """Within, everything runs for this tenant, for as long as the settings let a request take."""
-    terms = Terms(tenant=tenant, namespace=tenant if settings.isolated else "")
-    caller, patience, allowance, adapter = CALLER.set(terms), PATIENCE.set(None), ALLOWANCE.set(Allowance()), ADAPTER.set(None)
+    terms = SequenceOptions(tenant=tenant, namespace=tenant if settings.isolated else "")
+    caller, patience, allowance, adapter = CALLER.set(terms), PATIENCE.set(None), ALLOWANCE.set(LogprobBudget()), ADAPTER.set(None)
     try:
-        arrange(settings)
+        apply_caller(settings)
         yield
     finally:
         CALLER.reset(caller)
@@ -51,7 +51,7 @@ def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
         ADAPTER.reset(adapter)
 
 
-def arrange(settings: ServerSettings, priority: int | None = None, timeout: float | None = None) -> None:
+def apply_caller(settings: ServerSettings, priority: int | None = None, timeout: float | None = None) -> None:
     """From here on, in this context: the request's own priority, and its deadline.
 
     timeout: seconds, at most `settings.request_timeout` of which are granted.
@@ -67,15 +67,15 @@ def arrange(settings: ServerSettings, priority: int | None = None, timeout: floa
     CALLER.set(CALLER.get()._replace(priority=priority or 0, deadline=None if granted is None else time.monotonic() + granted))
 
 
-def seconds_left(terms: Terms) -> float | None:
+def seconds_left(terms: SequenceOptions) -> float | None:
     """Until the deadline; None: there is none. Raises TimeoutError when it has passed."""
     if terms.deadline is None:
         return None
     left = terms.deadline - time.monotonic()
     if left <= 0:
-        raise too_late(PATIENCE.get())
+        raise deadline_error(PATIENCE.get())
     return left
 
 
-def too_late(granted: float | None) -> TimeoutError:
+def deadline_error(granted: float | None) -> TimeoutError:
     return TimeoutError("the request took too long" if granted is None else f"the request took more than its {granted:g} seconds")

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.sequences.sequence import Sequence
 
-from .caller import CALLER
-from .record import RECORD
+from .request_context import CALLER
+from .observability.request_record import RECORD
 
 ABORTED = "aborted by a call of /abort_request"
 
 
 @dataclass(eq=False, slots=True)
-class Run:
+class RunningRequest:
     """One prompt of a request. `held` are the sequences it has opened: lists that may still grow.
 
     names: what a client may call it by: its own name, and that of the batch it is of.
@@ -35,19 +35,19 @@ class Run:
                 sequence.abort()
 
 
-RUN: ContextVar[Run | None] = ContextVar("RUN", default=None)
+RUN: ContextVar[RunningRequest | None] = ContextVar("RUN", default=None)
 
 
-class Runs:
+class RunningRequests:
     """Those of one server, under the names that clients gave them, or the id of the request."""
 
     def __init__(self) -> None:
-        self._runs: dict[Run, None] = {}
+        self._runs: dict[RunningRequest, None] = {}
 
     @contextmanager
-    def named(self, *names: str) -> Iterator[Run]:
+    def named(self, *names: str) -> Iterator[RunningRequest]:
         """What this task asks of the engine within goes by these names, from now on."""
-        run = Run(CALLER.get().tenant, names)
+        run = RunningRequest(CALLER.get().tenant, names)
         RUN.set(run)  # a task has one run: nothing is to be set back
         with self._entered(run):
             yield run
@@ -57,7 +57,7 @@ class Runs:
         """Within, the sequences end when their run is aborted. Raises RequestAborted where it was already."""
         run = RUN.get()
         if run is None:
-            run = Run(CALLER.get().tenant, (record.id,) if (record := RECORD.get()) else ())
+            run = RunningRequest(CALLER.get().tenant, (record.id,) if (record := RECORD.get()) else ())
         if run.aborted:
             raise RequestAborted(ABORTED)
         run.held.append(sequences)
@@ -65,7 +65,7 @@ class Runs:
             yield
 
     @contextmanager
-    def _entered(self, run: Run) -> Iterator[None]:
+    def _entered(self, run: RunningRequest) -> Iterator[None]:
         outermost = run not in self._runs
         self._runs[run] = None
         try:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 
-from .caller import ADAPTER, CALLER, tenant_of
-from .errors import RequestError
-from .record import RECORD
-from .settings import ServerSettings
+from .request_context import ADAPTER, CALLER, tenant_of
+from .http.http_errors import RequestError
+from .observability.request_record import RECORD
+from .server_settings import ServerSettings
 
 log = logging.getLogger("sgl.server")
 
@@ -29,7 +29,7 @@ AGAIN = 60.0  # seconds after which files that could not be used are read again,
 Stamp = tuple[tuple[str, int, int], ...]
 
 
-class Refused(NamedTuple):
+class AdapterRefusal(NamedTuple):
     """What a client is told of an adapter that cannot be loaded."""
 
     message: str
@@ -44,7 +44,7 @@ def is_usable(name: str) -> bool:
     return USABLE.fullmatch(name) is not None and ".." not in name
 
 
-class Allowed:
+class AdapterPermission:
     """Whether the caller may name an adapter, or see its name. Where names are kept apart, who brings no key sees none."""
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -62,13 +62,13 @@ class ServedAdapters:
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
         self._folder = None if settings.adapters is None else Path(settings.adapters)
-        self._allowed = Allowed(settings)
+        self._allowed = AdapterPermission(settings)
         self._loaded = set(engine.config.adapters or {})
         self._readers = ThreadPoolExecutor(READERS, "sgl-adapters-asked")  # their own: whoever names adapters takes no thread of others
         self._lock = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
-        self._reading: dict[str, Future[Refused | None]] = {}
-        self._refused: dict[str, tuple[Stamp, float, Refused]] = {}
+        self._reading: dict[str, Future[AdapterRefusal | None]] = {}
+        self._refused: dict[str, tuple[Stamp, float, AdapterRefusal]] = {}
 
     @property
     def possible(self) -> bool:
@@ -126,9 +126,9 @@ class ServedAdapters:
 
     # inside
 
-    def _gone(self, name: str) -> Refused:
+    def _gone(self, name: str) -> AdapterRefusal:
         self._loaded.discard(name)
-        return Refused(f"adapter {name!r} is not loaded any more; ask again", "model_not_found", 404)
+        return AdapterRefusal(f"adapter {name!r} is not loaded any more; ask again", "model_not_found", 404)
 
     def _read(self, name: str, path: Path, pin: bool) -> Any:
         info = self._engine.adapters.load(name, path, pin=pin)
@@ -155,7 +155,7 @@ class ServedAdapters:
         with self._lock:
             return self._turns.setdefault(name, threading.Lock())
 
-    def _asked_for(self, name: str) -> Future[Refused | None]:
+    def _asked_for(self, name: str) -> Future[AdapterRefusal | None]:
         """Of many who ask at once the first has it read."""
         with self._lock:
             found = self._reading.get(name)
@@ -164,7 +164,7 @@ class ServedAdapters:
                 found.add_done_callback(lambda _: self._reading.pop(name, None))
             return found
 
-    def _load_asked(self, name: str) -> Refused | None:
+    def _load_asked(self, name: str) -> AdapterRefusal | None:
         """For a client, who is told no paths. What cannot be used is not read again for every request."""
         try:
             with self._turn(name):
@@ -179,7 +179,7 @@ class ServedAdapters:
             return _unusable(name)
         return None
 
-    def _tried(self, name: str, path: Path) -> Refused | None:
+    def _tried(self, name: str, path: Path) -> AdapterRefusal | None:
         stamp, before = _stamp(path), self._refused.get(name)
         if before is not None and before[0] == stamp and time.monotonic() < before[1]:
             return before[2]
@@ -193,8 +193,8 @@ class ServedAdapters:
         return None
 
 
-def _unusable(name: str) -> Refused:
-    return Refused(f"adapter {name!r} is here and cannot be used; the server's log says why", "adapter_unusable", 500)
+def _unusable(name: str) -> AdapterRefusal:
+    return AdapterRefusal(f"adapter {name!r} is here and cannot be used; the server's log says why", "adapter_unusable", 500)
 
 
 def _stamp(path: Path) -> Stamp:

@@ -8,7 +8,7 @@ from sgl.grammars import Vocabulary
 from sgl.runtime.dialects import Dialect, dialect_for, dialect_named, reasoning_named
 from sgl.runtime.engine import Engine
 
-from .settings import ServerSettings
+from .server_settings import ServerSettings
 
 
 def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:

@@ -16,28 +16,30 @@ from sgl.grammars import GrammarError
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
-from . import about, adapter_routes, completions, embeddings, native, native_control, page, tokenizing
-from .adapters import ServedAdapters
-from .bodies import BodyRoom
-from .bridge import Bridge
-from .chat import routes as chat
-from .compiling import Compiler
-from .cors import Cors
-from .document import DocumentedApp
-from .errors import RequestError, problem
-from .fields import refusal
-from .front import Front
-from .messages import routes as messages
-from .ollama import routes as ollama
-from .responses import routes as responses
-from .responses.store import ResponseStore
-from .security import ApiKeys, Attended, RequestId
-from .settings import ServerSettings
-from .tool_dialect import calls_vocabulary, dialect_of
-from .watching import Watched, Watchers
+from . import status_routes, adapter_routes, web_page
+from .protocols.completions import completions_routes, embeddings_routes, tokenize_routes
+from .protocols.native import generate_routes, native_control_routes
+from .served_adapters import ServedAdapters
+from .http.request_bodies import BodyMemoryBudget
+from .engine_bridge import EngineBridge
+from .protocols.chat import chat_routes as chat
+from .grammar_compiler import RequestGrammarCompiler
+from .http.cors_middleware import CorsPolicyMiddleware
+from .http.openapi_document import DocumentedApp
+from .http.http_errors import RequestError, problem
+from .http.validation_errors import validation_message
+from .http.request_guard import RequestGuard
+from .protocols.messages import messages_routes as messages
+from .protocols.ollama import ollama_routes as ollama
+from .protocols.responses import responses_routes as responses
+from .protocols.responses.response_store import ResponseStore
+from .http.middleware import ApiKeyMiddleware, DisconnectMiddleware, RequestIdMiddleware
+from .server_settings import ServerSettings
+from .served_dialect import calls_vocabulary, dialect_of
+from .observability.request_watchers import WatchedRequest, RequestWatchers
 
 if TYPE_CHECKING:
-    from .tracing import Tracing
+    from .observability.otel_tracing import Tracing
 
 
 def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: Tracing | None = None) -> FastAPI:
@@ -50,31 +52,31 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
     app = DocumentedApp(title="sgl", docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings = engine, settings
     app.state.models = settings.served_names or (Path(engine.model_path).name,)
-    app.state.watchers = watchers = Watchers(engine, settings, app.state.models[0], tracing)
+    app.state.watchers = watchers = RequestWatchers(engine, settings, app.state.models[0], tracing)
     metrics = watchers.metrics
     app.state.adapters = ServedAdapters(engine, settings)
-    app.state.bridge = Bridge(engine, settings, metrics.gap if metrics else None, app.state.adapters)
+    app.state.bridge = EngineBridge(engine, settings, metrics.gap if metrics else None, app.state.adapters)
     app.state.dialect = dialect_of(engine, settings)
-    app.state.compiler = Compiler(engine, metrics.compiled if metrics else None, calls_vocabulary(engine, app.state.dialect))
+    app.state.compiler = RequestGrammarCompiler(engine, metrics.compiled if metrics else None, calls_vocabulary(engine, app.state.dialect))
     app.state.responses = ResponseStore(settings.store_bytes)
     app.state.opened = time.time()
     for routes in (
-        about, adapter_routes, native, native_control, completions, chat, responses, messages, ollama, embeddings, tokenizing, *([page] if settings.page else []),
+        status_routes, adapter_routes, generate_routes, native_control_routes, completions_routes, chat, responses, messages, ollama, embeddings_routes, tokenize_routes, *([web_page] if settings.page else []),
     ):  # fmt: skip
         app.include_router(routes.router)
-    _tell_errors(app)
-    app.state.body_room = BodyRoom(max(settings.max_open_bytes, settings.max_body_bytes))
-    app.add_middleware(Attended, max_body_bytes=settings.max_body_bytes, room=app.state.body_room)
-    app.add_middleware(ApiKeys, settings=settings)
+    _add_error_handlers(app)
+    app.state.body_room = BodyMemoryBudget(max(settings.max_open_bytes, settings.max_body_bytes))
+    app.add_middleware(DisconnectMiddleware, max_body_bytes=settings.max_body_bytes, room=app.state.body_room)
+    app.add_middleware(ApiKeyMiddleware, settings=settings)
     if settings.cors_origins:
-        app.add_middleware(Cors, origins=settings.cors_origins)
-    app.add_middleware(Front)
-    app.add_middleware(Watched, watchers=watchers, with_content=settings.log_content)
-    app.add_middleware(RequestId)
+        app.add_middleware(CorsPolicyMiddleware, origins=settings.cors_origins)
+    app.add_middleware(RequestGuard)
+    app.add_middleware(WatchedRequest, watchers=watchers, with_content=settings.log_content)
+    app.add_middleware(RequestIdMiddleware)
     return app
 
 
-def _tell_errors(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     for kind in (RequestError, RuntimeFailure, GrammarError, TimeoutError):
         app.add_exception_handler(kind, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -89,7 +91,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     field = getattr(request.scope.get("route"), "body_field", None)
-    return await _failed(request, refusal(error.errors(), _type_of(field)))
+    return await _failed(request, validation_message(error.errors(), _type_of(field)))
 
 
 def _type_of(body_field: Any) -> Any:

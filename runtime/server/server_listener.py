@@ -16,11 +16,11 @@ import uvicorn
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
-from .admission import Admission
-from .app import create_app
-from .security import OwnHost
-from .settings import ServerSettings
-from .wire import Wire
+from .admission_control import AdmissionControl
+from .server_app import create_app
+from .http.middleware import HostCheckMiddleware
+from .server_settings import ServerSettings
+from .http.http_protocol import HttpProtocol
 
 DRAIN_SECONDS = 10
 KEPT_SECONDS = 75  # a quiet connection: longer than a client is told to wait before it asks again on it
@@ -49,8 +49,8 @@ def bind(settings: ServerSettings) -> socket.socket:
 def serve(engine: Engine, settings: ServerSettings, listener: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; what runs then has 10 seconds to finish. `ready` is called with the URL."""
     app = create_app(engine, settings)
-    guarded = OwnHost(app) if settings.local and not settings.api_keys else app
-    server = _Server(config_of(guarded), app.state.bridge.admission, lambda: ready(url_of(listener)))
+    guarded = HostCheckMiddleware(app) if settings.local and not settings.api_keys else app
+    server = _DrainingServer(config_of(guarded), app.state.bridge.admission, lambda: ready(url_of(listener)))
     try:
         asyncio.run(server.serve(sockets=[listener]))
     finally:
@@ -60,7 +60,7 @@ def serve(engine: Engine, settings: ServerSettings, listener: socket.socket, rea
 def config_of(app: Any, **options: Any) -> uvicorn.Config:
     """How uvicorn is to serve the application."""
     usual: dict[str, Any] = {"log_level": "warning", "timeout_keep_alive": KEPT_SECONDS}
-    return uvicorn.Config(app, http=Wire, lifespan="off", ws="none", server_header=False, **(usual | options))
+    return uvicorn.Config(app, http=HttpProtocol, lifespan="off", ws="none", server_header=False, **(usual | options))
 
 
 def url_of(listener: socket.socket) -> str:
@@ -68,10 +68,10 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _Server(uvicorn.Server):
+class _DrainingServer(uvicorn.Server):
     """Tells when it listens, and ends well when it is told to end: it goes on listening until what runs has ended."""
 
-    def __init__(self, config: uvicorn.Config, admission: Admission, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, admission: AdmissionControl, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._admission, self._ready = admission, ready
         self._last_moment = 0.0  # of what runs, when it drains

@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.loading.files import read_json
+from sgl.runtime.loading.model_files.model_directory import read_json
 
-from .adapters import ServedAdapters
-from .bridge import Bridge
-from .errors import RequestError
-from .front import check_owner
-from .openai_work import named
-from .version import own_version
+from .served_adapters import ServedAdapters
+from .engine_bridge import EngineBridge
+from .http.http_errors import RequestError
+from .http.request_guard import check_owner
+from .protocols.openai_common.openai_request_setup import find_model
+from .sgl_version import own_version
 
 HEALTH_SECONDS = 5.0
 GENERATE_SECONDS = 20.0
@@ -33,17 +33,17 @@ router = APIRouter()
 @router.get("/health")
 async def health(request: Request) -> Response:
     """200 while the engine's thread takes tasks; 503 where it does not, and while the server drains."""
-    return await _health(request, Bridge.alive, HEALTH_SECONDS)
+    return await _health(request, EngineBridge.alive, HEALTH_SECONDS)
 
 
 @router.get("/health_generate")
 async def health_generate(request: Request) -> Response:
     """200 when a token comes out of the model in time, else 503."""
-    return await _health(request, Bridge.speaks, GENERATE_SECONDS)
+    return await _health(request, EngineBridge.speaks, GENERATE_SECONDS)
 
 
-async def _health(request: Request, question: Callable[[Bridge, float], Awaitable[bool]], seconds: float) -> Response:
-    bridge: Bridge = request.app.state.bridge
+async def _health(request: Request, question: Callable[[EngineBridge, float], Awaitable[bool]], seconds: float) -> Response:
+    bridge: EngineBridge = request.app.state.bridge
     if bridge.admission.draining:
         return _state("draining")
     try:
@@ -77,7 +77,7 @@ async def models(request: Request) -> dict[str, Any]:
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> dict[str, Any]:
     state = request.app.state
-    return _model(request, *await asyncio.to_thread(named, name, state.models, state.adapters))
+    return _model(request, *await asyncio.to_thread(find_model, name, state.models, state.adapters))
 
 
 def _model(request: Request, name: str, adapter: str | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from .errors import RequestError
+from .http.http_errors import RequestError
 
 FOLDER = Path(__file__).parent / "web"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.automaton.python_core import DEAD
 
-from ..sequences.draft import Draft, Source
-from .drafter import follow, may_build
-from .suffix import home_of
+from ..sequences.draft_tokens import DraftTokens, DraftSource
+from .drafter import follow, may_build_states
+from .suffix_drafter import suffix_namespace_of
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
     from sgl.grammars.automaton.automaton import Automaton
 
     from ..cache import Space
-    from ..sequences.decoding import Decoding
-    from ..sequences.ops import Generate
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
 
 LIKELY = 0.6  # share of the texts that went on so
@@ -40,7 +40,7 @@ Place = tuple[int, int]  # a state, and the token that led there or ANY
 
 
 @dataclass(slots=True)
-class Next:
+class NextTokenCounts:
     """How often each token came next, all together, and the one that came most often."""
 
     counts: dict[int, int]
@@ -58,41 +58,41 @@ class Next:
         return True
 
 
-Followed = dict[Place, Next | None]  # None: too many kinds came next
+Followed = dict[Place, NextTokenCounts | None]  # None: too many kinds came next
 
 
 @dataclass(slots=True)
-class Home:
+class NamespaceStatistics:
     """What is known of a grammar's texts of a namespace and tenant.  unread: tokens of texts that are not counted in `followed` yet, and the states in which they came."""
 
     followed: Followed = field(default_factory=dict)
     unread: deque[tuple[list[int], list[int]]] = field(default_factory=lambda: deque(maxlen=UNREAD))
 
 
-class StateDrafter:
+class AutomatonDrafter:
     """Texts are walked once a draft is asked for: where none is, they cost nothing."""
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Automaton, dict[tuple[Space, str], Home]] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Automaton, dict[tuple[Space, str], NamespaceStatistics]] = WeakKeyDictionary()
 
-    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
         matcher = None if op.decoding is None else op.decoding.matcher
         followed = None if matcher is None else self._followed(seq, matcher.automaton)
         if matcher is None or not followed:
             return None
         tokens = _chain(followed, matcher, int(seq.tokens.array[-1]), most)
-        return Draft(tokens, Source("states")) if tokens else None
+        return DraftTokens(tokens, DraftSource("states")) if tokens else None
 
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
         """What follows behind a draft."""
         followed = self._followed(seq, matcher.automaton)
         return _chain(followed, matcher, tokens[-1], AHEAD) if followed else []
 
-    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         if decoding.matcher is None:
             return
         homes = self._of.setdefault(decoding.matcher.automaton, {})
-        home = homes.setdefault(home_of(seq), Home())
+        home = homes.setdefault(suffix_namespace_of(seq), NamespaceStatistics())
         if len(homes) > HOMES:
             del homes[next(iter(homes))]
         home.unread.append(decoding.matcher.trail(PLACES))
@@ -101,7 +101,7 @@ class StateDrafter:
         self._of.clear()
 
     def _followed(self, seq: SequenceState, automaton: Automaton) -> Followed | None:
-        home = self._of.get(automaton, {}).get(home_of(seq))
+        home = self._of.get(automaton, {}).get(suffix_namespace_of(seq))
         while home is not None and home.unread:
             _walk(home.followed, *home.unread.popleft())
         return None if home is None else home.followed
@@ -124,7 +124,7 @@ def _chain(followed: Followed, matcher: Matcher, last: int, most: int) -> list[i
     tokens: list[int] = []
     if (token := _next(followed, matcher.state, last)) is None:
         return tokens
-    ahead, builds = matcher.copy(), may_build(matcher)
+    ahead, builds = matcher.copy(), may_build_states(matcher)
     while len(tokens) < most and token is not None and follow(ahead, token, builds):
         tokens.append(token)
         token = _next(followed, ahead.state, token)
@@ -140,10 +140,10 @@ def _next(followed: Followed, state: int, last: int) -> int | None:
 def _count(followed: Followed, place: Place, token: int) -> None:
     if place not in followed:
         if len(followed) < PLACES:
-            followed[place] = Next({token: 1}, 1, token)
+            followed[place] = NextTokenCounts({token: 1}, 1, token)
     elif (known := followed[place]) is not None and not known.add(token):
         followed[place] = None
 
 
-def _likely(known: Next | None) -> int | None:
+def _likely(known: NextTokenCounts | None) -> int | None:
     return known.best if known is not None and known.counts[known.best] >= max(SEEN, LIKELY * known.total) else None

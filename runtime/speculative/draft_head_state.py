@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from ..cache import Ints, PrefixCache, common_prefix
-from ..sequences.outcome import note
-from ..sequences.sequence import SequenceState, Work
-from .shadow import PATIENCE, Shadows
+from ..sequences.op_future import note
+from ..sequences.sequence import SequenceState, ScheduledWork
+from .draft_model_state import PATIENCE, DraftModelStates
 
 SPARE = 2  # times the memory of some states, that is held for them at most
 MOST = 512  # states of earlier steps that are kept of a sequence that is not drafted for
 
 
-class States(NamedTuple):
+class TargetHiddenStates(NamedTuple):
     """The target's of a sequence's tokens from `first` on, [n, width]. tokens: of which tokens they are.  seen: the round."""
 
     first: int
@@ -34,28 +34,28 @@ class States(NamedTuple):
     def end(self) -> int:
         return self.first + len(self.rows)
 
-    def part(self, first: int, end: int) -> States:
+    def part(self, first: int, end: int) -> TargetHiddenStates:
         """Those of tokens first .. end, which are there; the memory of the others is not held for a few."""
         rows = self.rows[first - self.first : end - self.first]
         if rows.untyped_storage().nbytes() > SPARE * rows.nbytes:
             rows = rows.clone()
-        return States(first, rows, self.tokens[first - self.first : end - self.first], self.seen)
+        return TargetHiddenStates(first, rows, self.tokens[first - self.first : end - self.first], self.seen)
 
-    def of(self, tokens: Ints) -> States:
+    def of(self, tokens: Ints) -> TargetHiddenStates:
         """As far as they are of these tokens of a text, which may have been written anew since."""
         return self.part(self.first, self.first + common_prefix(self.tokens, tokens[self.first :]))
 
 
-class HeadShadows(Shadows):
+class DraftHeadStates(DraftModelStates):
     def __init__(self, cache: PrefixCache) -> None:
         super().__init__(cache)
-        self._states: dict[int, States] = {}
+        self._states: dict[int, TargetHiddenStates] = {}
         self._start: dict[int, int] = {}  # the place of a shadow's first token
         self._sound: dict[int, int] = {}  # tokens of a shadow that were computed from the target's states
         self._patched: set[int] = set()  # with a state that stands for another one: nothing that others go on from
         self._own: dict[int, Tensor] = {}  # the head's state at the end of a chain, [1, hidden]
 
-    def observe(self, work: list[Work], rows: Tensor) -> None:
+    def observe(self, work: list[ScheduledWork], rows: Tensor) -> None:
         """A step of the target has these states, [tokens, width], in the order of its work. No step fails for them."""
         try:
             self._observe(work, rows)
@@ -63,15 +63,15 @@ class HeadShadows(Shadows):
             self._states.clear()
             note("a head's states are lost", error)
 
-    def _observe(self, work: list[Work], rows: Tensor) -> None:
+    def _observe(self, work: list[ScheduledWork], rows: Tensor) -> None:
         first = 0
         for seq, lo, hi in work:
             text = seq.tokens.reaching(hi)
-            new, first = States(lo, rows[first : first + hi - lo], text[lo:].copy(), self._round).part(lo, hi), first + hi - lo
+            new, first = TargetHiddenStates(lo, rows[first : first + hi - lo], text[lo:].copy(), self._round).part(lo, hi), first + hi - lo
             before = self._states.get(seq.id)
             if before is not None and before.first < lo <= before.of(text).end and lo - before.first <= MOST:
                 before = before.part(before.first, lo)
-                new = States(before.first, torch.cat([before.rows, new.rows]), np.concatenate([before.tokens, new.tokens]), self._round)
+                new = TargetHiddenStates(before.first, torch.cat([before.rows, new.rows]), np.concatenate([before.tokens, new.tokens]), self._round)
             self._states[seq.id] = new
 
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class HeadShadows(Shadows):
         if not start and 0 < shadow.computed == states.first - 1:
             self._patched.add(owner.id)
             tokens = owner.tokens.array[states.first - 1 : states.end].copy()
-            states = States(states.first - 1, torch.cat([states.rows[:1], states.rows]), tokens, states.seen)
+            states = TargetHiddenStates(states.first - 1, torch.cat([states.rows[:1], states.rows]), tokens, states.seen)
         if start + shadow.computed < states.first:
             self._release(shadow)
             start = self._start[owner.id] = states.first
@@ -124,7 +124,7 @@ class HeadShadows(Shadows):
         if self._is_whole(shadow):
             super().publish(shadow)
 
-    def given(self, work: list[Work]) -> Tensor:
+    def given(self, work: list[ScheduledWork]) -> Tensor:
         """The states that the head reads, in the order of its work: the target's, or at the end of a chain its own."""
         found = []
         for shadow, lo, hi in work:
@@ -136,12 +136,12 @@ class HeadShadows(Shadows):
                 found.append(self._own[shadow.id])
         return torch.cat(found)
 
-    def made(self, work: list[Work], rows: Tensor) -> None:
+    def made(self, work: list[ScheduledWork], rows: Tensor) -> None:
         """The head's states of those whose logits were wanted."""
         ends = [shadow.id for shadow, _, hi in work if hi == len(shadow)]
         self._own |= {number: rows[index : index + 1] for index, number in enumerate(ends)}
 
-    def _cut(self, owner: SequenceState, states: States, first: int) -> States:
+    def _cut(self, owner: SequenceState, states: TargetHiddenStates, first: int) -> TargetHiddenStates:
         """Those of tokens that are there, from the first on that will be read."""
         first = min(max(first, states.first), states.end)
         kept = self._states[owner.id] = states.part(first, max(first, min(owner.computed, states.end)))

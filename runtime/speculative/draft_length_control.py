@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..sequences.draft import ONWARD, Kind, Source
+from ..sequences.draft_tokens import ONWARD, Kind, DraftSource
 
 BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that take about as long
 FRESH, FASTER = 0.1, 0.2  # weight of the newest time, and of one shorter than expected: a step is slow for many reasons, fast for one
@@ -32,7 +32,7 @@ REST, RENEWED = 16, 8  # steps that need neither be asked about nor be told, whe
 
 
 @dataclass(slots=True)
-class Time:
+class StepTime:
     """Of steps of about so many rows."""
 
     rows: float
@@ -41,7 +41,7 @@ class Time:
 
 
 @dataclass(slots=True)
-class Outcome:
+class DraftOutcome:
     """What came of asking for drafts beside about so many texts, both as shares of a step that asks for none.
 
     asked: drafts.  over: of how many it is the mean.  wait: steps before asking is tried again, where it does not pay.
@@ -83,7 +83,7 @@ class Outcome:
         return steps
 
 
-class Control:
+class DraftLengthControl:
     """Times in seconds.
 
     by_outcome: whether to ask beside so many texts is decided by what came of it before, once that is known; without, always by what
@@ -92,12 +92,12 @@ class Control:
 
     def __init__(self, by_outcome: bool = True) -> None:
         self._by_outcome = by_outcome
-        self._outcomes: dict[int, Outcome] = {}  # by class of texts
-        self._times: dict[int, dict[int, Time]] = {}  # by class of texts, and of rows, in order
+        self._outcomes: dict[int, DraftOutcome] = {}  # by class of texts
+        self._times: dict[int, dict[int, StepTime]] = {}  # by class of texts, and of rows, in order
         self._asking = 0.0  # what it takes to ask for one draft
-        self._kept: dict[tuple[Source, bool], float] = {}  # share of tries, of first tokens and of later ones
-        self._tries: dict[tuple[Source, bool], int] = {}
-        self._refused: dict[Source, int] = {}
+        self._kept: dict[tuple[DraftSource, bool], float] = {}  # share of tries, of first tokens and of later ones
+        self._tries: dict[tuple[DraftSource, bool], int] = {}
+        self._refused: dict[DraftSource, int] = {}
         self._skipped = self._drafted = 0  # steps in a row
         self._left_out = 0  # drafts that did not go on
 
@@ -106,7 +106,7 @@ class Control:
         times = self._times.setdefault(bisect_left(BOUNDS, texts), {})
         place = bisect_left(BOUNDS, rows)
         if place not in times:
-            times[place] = Time(rows, self._time(texts, rows) if times else seconds)
+            times[place] = StepTime(rows, self._time(texts, rows) if times else seconds)
             self._times[bisect_left(BOUNDS, texts)] = times = dict(sorted(times.items()))
         known = times[place]
         weight = max(FRESH if seconds > known.seconds else FASTER, 1 / (known.count + 2))
@@ -122,13 +122,13 @@ class Control:
         """Drafts were asked for in `asking` seconds, so that the step of so many texts had so many rows, and so many guesses were kept."""
         plain = self._time(texts, texts)
         seconds = (self._time(texts, rows) + min(asking, plain)) / plain
-        self._outcomes.setdefault(bisect_left(BOUNDS, texts), Outcome()).came(texts, 1 + kept / texts, seconds)
+        self._outcomes.setdefault(bisect_left(BOUNDS, texts), DraftOutcome()).came(texts, 1 + kept / texts, seconds)
 
-    def tried(self, source: Source, drafted: int, kept: int) -> None:
+    def tried(self, source: DraftSource, drafted: int, kept: int) -> None:
         """Of a draft the first `kept` tokens were chosen; the one behind them, if there was one, was not."""
-        self.tried_each([(source, place > 0) for place in range(drafted)], kept)
+        self.tried_per_sequence([(source, place > 0) for place in range(drafted)], kept)
 
-    def tried_each(self, kinds: Sequence[Kind | None], kept: int) -> None:
+    def tried_per_sequence(self, kinds: Sequence[Kind | None], kept: int) -> None:
         """The same of a draft of several guesses, see `Draft.kinds`."""
         for place, kind in enumerate(kinds[: kept + 1]):
             if kind is not None:
@@ -136,12 +136,12 @@ class Control:
                 self._kept[kind] = share + max(SLOWLY, 1 / (tries + PRIOR)) * ((place < kept) - share)
                 self._tries[kind] = tries + 1
 
-    def chance(self, source: Source, later: bool = False) -> float:
+    def chance(self, source: DraftSource, later: bool = False) -> float:
         """That the first token is kept, or a later one where those before it are."""
         known = self._kept.get((source, later))
         return FIRST.get(source.drafter, min(0.9, 0.4 + 0.04 * source.length)) if known is None else known
 
-    def survival(self, source: Source, length: int) -> list[float]:
+    def survival(self, source: DraftSource, length: int) -> list[float]:
         """That each of so many tokens is kept."""
         first, later = self.chance(source), self.chance(source, True)
         return [first * later**place for place in range(length)]
@@ -196,7 +196,7 @@ class Control:
         self._left_out = (self._left_out + 1) % PROBE
         return not self._left_out
 
-    def lengths(self, rows: int, drafts: Sequence[tuple[Source, Sequence[float]]], beside: int = 0) -> list[int]:
+    def lengths(self, rows: int, drafts: Sequence[tuple[DraftSource, Sequence[float]]], beside: int = 0) -> list[int]:
         """How much of each draft a step takes that has so many rows without them. Of a draft: its source, and what `survives` says.
 
         beside: further tokens of the step, which are known.
@@ -229,7 +229,7 @@ class Control:
             low = high
         return 1.0 if low is None else low.seconds * max(1.0, rows / max(FREE, low.rows))
 
-    def _or_probe(self, source: Source, length: int, given: int) -> int:
+    def _or_probe(self, source: DraftSource, length: int, given: int) -> int:
         if given or not length:
             self._refused[source] = 0
             return given

@@ -11,21 +11,21 @@ from __future__ import annotations
 from collections import deque
 
 from ..cache import Ints, PrefixCache, common_prefix
-from ..sequences.ops import Op
-from ..sequences.sequence import SequenceState, Status
-from ..sequences.terms import Terms
+from ..sequences.sequence_ops import SequenceOp
+from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_options import SequenceOptions
 
 PATIENCE = 16  # rounds that a shadow keeps its pages while its owner is not computed
 
 
-class Guess(Op):
+class DraftTokenOp(SequenceOp):
     """Wants the logits behind the last token."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(hi - 1, hi) if hi == len(seq) else range(0)
 
 
-class Shadows:
+class DraftModelStates:
     def __init__(self, cache: PrefixCache) -> None:
         self.cache = cache
         self._of: dict[int, SequenceState] = {}  # by the owner's id
@@ -82,13 +82,13 @@ class Shadows:
             del self._seen[number]
             self._release(shadow)
             self._dropped(number)
-            shadow.status = Status.CLOSED
+            shadow.status = SequenceStatus.CLOSED
 
-    def _shadow(self, owner: SequenceState, terms: Terms) -> SequenceState:
+    def _shadow(self, owner: SequenceState, terms: SequenceOptions) -> SequenceState:
         shadow = self._of.get(owner.id)
         if shadow is None:
             shadow = self._of[owner.id] = SequenceState(owner.id, terms)
-            shadow.ops = deque([Guess()])
+            shadow.ops = deque([DraftTokenOp()])
         self._seen[owner.id] = self._round
         return shadow
 

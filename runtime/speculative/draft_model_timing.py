@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from ..sequences.draft import Source
-from .control import BOUNDS, PROBE, Control
+from ..sequences.draft_tokens import DraftSource
+from .draft_length_control import BOUNDS, PROBE, DraftLengthControl
 
 CHAIN = 8  # tokens that a draft model guesses at most
-SOURCE = Source("model")
+SOURCE = DraftSource("model")
 LONGER, SHORTER = 0.1, 0.5  # weight of a new time that is longer, or shorter, than expected
 ROUNDS = 100  # over which the time of catching up is spread
 
 
-class DraftPace:
+class DraftModelTiming:
     """Times in seconds. The target's steps and how often guesses are kept are the control's.
 
     probing: guesses are off, and one sequence is drafted for to see whether they would pay by now.
     """
 
-    def __init__(self, control: Control | None) -> None:
+    def __init__(self, control: DraftLengthControl | None) -> None:
         self.control, self.probing = control, False
         self._steps: dict[int, float] = {}  # of the draft model, by class of sequences
         self._behind = 0.0  # spent catching up lately
@@ -48,7 +48,7 @@ class DraftPace:
         known = self._steps.get(place, seconds)
         self._steps[place] = known + (LONGER if seconds > known else SHORTER) * (min(seconds, 3 * known) - known)
 
-    def round_over(self, caught_up: float) -> None:
+    def end_draft_round(self, caught_up: float) -> None:
         """caught_up: seconds of the round that went into tokens that were there already."""
         self._behind += caught_up - self._behind / ROUNDS
 

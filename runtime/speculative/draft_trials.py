@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from .control import BOUNDS
+from .draft_length_control import BOUNDS
 
 STRETCH, SETTLES = 16, 2  # steps that are timed together, behind those in which the way before is still under way
 MARGIN = 1.01  # by how much guesses must be faster
@@ -18,7 +18,7 @@ COST = 0.003  # share of the tokens a second that these tries may take in the en
 
 
 @dataclass(slots=True)
-class Stretches:
+class TrialStretches:
     """What is known beside about so many texts. spent: tokens and seconds with guesses and without.  left: stretches before the slower way is tried.
 
     The first stretch of each way is not counted: what is made and compiled for it is made once.
@@ -72,11 +72,11 @@ class Stretches:
         return faster if self.left > 0 else not faster
 
 
-class Trials:
+class DraftTrials:
     """Of one engine, apart by how many texts a step has."""
 
     def __init__(self) -> None:
-        self._of: dict[int, Stretches] = {}
+        self._of: dict[int, TrialStretches] = {}
         self._last = -1
 
     def guesses(self, texts: int) -> bool:
@@ -93,5 +93,5 @@ class Trials:
             self._for(place).took(tokens, seconds)
         self._last = place
 
-    def _for(self, place: int) -> Stretches:
-        return self._of.setdefault(place, Stretches())
+    def _for(self, place: int) -> TrialStretches:
+        return self._of.setdefault(place, TrialStretches())

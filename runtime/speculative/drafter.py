@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sgl.grammars.automaton.automaton import GUESSED
-from sgl.grammars.automaton.twin import DEAD
+from sgl.grammars.automaton.python_core import DEAD
 
-from ..sequences.draft import Draft
-from ..sequences.jump import MIN_BYTES
+from ..sequences.draft_tokens import DraftTokens
+from ..sequences.jump_forward import MIN_BYTES
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
-    from ..sequences.decoding import Decoding
-    from ..sequences.ops import Generate
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
 
 
@@ -23,7 +23,7 @@ TURNS, ENOUGH = 2, 8  # how often a draft goes on with something else, and from 
 BUILT = 8 << 20  # bytes of an automaton, beyond which guesses add nothing to it
 
 
-Onward = Callable[[Draft, "Matcher"], list[int]]  # of a draft and the grammar behind it: what may come then
+Onward = Callable[[DraftTokens, "Matcher"], list[int]]  # of a draft and the grammar behind it: what may come then
 
 
 class Drafter(Protocol):
@@ -33,11 +33,11 @@ class Drafter(Protocol):
     tokens of it, with the grammar there; []: no idea.
     """
 
-    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
         """Up to `most` tokens, which need not be what the grammar allows; None: no idea."""
         ...
 
-    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         """A generation ended: the tokens of `seq` from `decoding.prompt_tokens` on are its text."""
         ...
 
@@ -46,15 +46,15 @@ class Drafter(Protocol):
         ...
 
 
-def fitted(draft: Draft, decoding: Decoding, most: int, onward: Onward | None = None) -> Draft | None:
+def fitted(draft: DraftTokens, decoding: RunningGeneration, most: int, onward: Onward | None = None) -> DraftTokens | None:
     """Its longest part that the grammar allows, and does not end within, with what the grammar would force between; None: nothing.
 
     onward: what to go on with where no more of it is allowed.
     """
     if decoding.matcher is None:
         return draft.cut(most)
-    found, matcher, given, turns = Draft([], draft.source), decoding.matcher, draft.tokens[::-1], 0 if onward is None else TURNS
-    builds, jumps = may_build(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
+    found, matcher, given, turns = DraftTokens([], draft.source), decoding.matcher, draft.tokens[::-1], 0 if onward is None else TURNS
+    builds, jumps = may_build_states(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
     while len(found.tokens) < most:
         before, matcher = matcher, matcher.copy()
         if not given or not follow(matcher, given[-1], builds):
@@ -81,7 +81,7 @@ def fitted(draft: Draft, decoding: Decoding, most: int, onward: Onward | None = 
     return found.cut(most) if found.tokens else None
 
 
-def _add_forced(draft: Draft, tokens: list[int], matcher: Matcher) -> None:
+def _add_forced(draft: DraftTokens, tokens: list[int], matcher: Matcher) -> None:
     """Tokens that nobody chooses, behind a matcher."""
     draft.tokens += tokens
     draft.choices += [None] * len(tokens)
@@ -103,7 +103,7 @@ def _rest(given: list[int], forced: list[int]) -> list[int]:
     return given[: len(given) - len(forced)] if given[-1 : -len(forced) - 1 : -1] == forced else []
 
 
-def may_build(matcher: Matcher) -> bool:
+def may_build_states(matcher: Matcher) -> bool:
     """Whether guesses may add states to the automaton, which all its texts share: while there are few of them.
 
     The automaton has room for as many on top of its limit, so that no text fails for want of what was guessed.
@@ -120,4 +120,4 @@ def follow(matcher: Matcher, token: int, builds: bool) -> bool:
 def may_follow(matcher: Matcher, token: int) -> bool:
     """Whether `follow` would move it."""
     found = matcher.automaton.moves.get((matcher.state, token))
-    return found != DEAD if found is not None else may_build(matcher) and matcher.copy().accept(token)
+    return found != DEAD if found is not None else may_build_states(matcher) and matcher.copy().accept(token)

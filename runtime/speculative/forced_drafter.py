@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..sequences.draft import Draft, Source
-from .drafter import may_build
+from ..sequences.draft_tokens import DraftTokens, DraftSource
+from .drafter import may_build_states
 
 if TYPE_CHECKING:
-    from ..sequences.decoding import Decoding
-    from ..sequences.ops import Generate
-    from ..sequences.remembered_jumps import RememberedJumps
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.sequence_ops import Generate
+    from ..sequences.jump_cache import JumpCache
     from ..sequences.sequence import SequenceState
 
 
 class ForcedDrafter:
     """The tokens that a jump would append; one that would rewrite the text is none."""
 
-    def __init__(self, jumps: RememberedJumps) -> None:
+    def __init__(self, jumps: JumpCache) -> None:
         self._jumps = jumps
 
-    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
         decoding = op.decoding
         if decoding is None or decoding.matcher is None or (decoding.jumps and decoding.life.may_jump):
             return None  # of a text in which it stands already
-        if not may_build(decoding.matcher):
+        if not may_build_states(decoding.matcher):
             return None
         jump = self._jumps.jump(decoding.matcher.copy(), decoding.output, decoding.limit)
-        return Draft(jump.token_ids[:most], Source("forced")) if jump is not None and not jump.drop else None
+        return DraftTokens(jump.token_ids[:most], DraftSource("forced")) if jump is not None and not jump.drop else None
 
-    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         """A grammar says it all."""
 
     def forget(self) -> None:

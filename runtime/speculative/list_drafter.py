@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..layers import cpu
-from ..sequences.draft import Draft, Source
-from .drafter import may_build
+from ..layers import cpu_kernels
+from ..sequences.draft_tokens import DraftTokens, DraftSource
+from .drafter import may_build_states
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints
-    from ..sequences.decoding import Decoding
-    from ..sequences.ops import Generate
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
 
 FEW = 256  # tokens that a grammar allows: some for each choice, as its beginnings are allowed too
@@ -27,29 +27,29 @@ PLACES = 512  # the first in the text that are looked at
 TOKENS = 7  # of a draft
 
 
-class NamedDrafter:
-    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+class ListDrafter:
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
         matcher = None if op.decoding is None else op.decoding.matcher
         tokens = [] if matcher is None else self.onward(seq, [], matcher)
-        return Draft(tokens[:most], Source("named")) if tokens else None
+        return DraftTokens(tokens[:most], DraftSource("named")) if tokens else None
 
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
         """What follows behind a draft."""
-        mask = matcher.mask() if may_build(matcher) else matcher.known_mask()
+        mask = matcher.mask() if may_build_states(matcher) else matcher.known_mask()
         text = seq.tokens.array
-        place = 0 if mask is None else named_place(text, mask)
+        place = 0 if mask is None else find_listed_value(text, mask)
         return text[place : place + TOKENS].tolist() if place else []
 
-    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         """The text itself says it."""
 
     def forget(self) -> None:
         """Nothing is kept."""
 
 
-def named_place(text: Ints, mask: np.ndarray) -> int:
+def find_listed_value(text: Ints, mask: np.ndarray) -> int:
     """Where in the text a list begins of what a mask allows; 0: nowhere, or it allows one token or more than FEW."""
-    return searched(text, mask) if cpu.kernels is None else cpu.kernels.named(text, mask, FEW)
+    return searched(text, mask) if cpu_kernels.kernels is None else cpu_kernels.kernels.named(text, mask, FEW)
 
 
 def searched(text: Ints, mask: np.ndarray) -> int:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..sequences.draft import Draft
-from ..sequences.ops import Generate
-from ..sequences.sequence import Work
-from .draft_pace import SOURCE, DraftPace
-from .drafter import follow, may_build
-from .shadow import Shadows
+from ..sequences.draft_tokens import DraftTokens
+from ..sequences.sequence_ops import Generate
+from ..sequences.sequence import ScheduledWork
+from .draft_model_timing import SOURCE, DraftModelTiming
+from .drafter import follow, may_build_states
+from .draft_model_state import DraftModelStates
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -28,11 +28,11 @@ LEAST = 32  # tokens a step that shadows catch up, at least; otherwise as many a
 
 
 class DraftRunner(Protocol):
-    """Computes the draft model's steps: see `executor.runner.Runner`."""
+    """Computes the draft model's steps: see `executor.runner.EagerRunner`."""
 
     def on_device(self) -> AbstractContextManager[object]: ...
 
-    def forward(self, work: list[Work]) -> Tensor | None: ...
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None: ...
 
     def release(self) -> None: ...
 
@@ -51,7 +51,7 @@ class DraftCounts(Protocol):
 
 
 @dataclass(slots=True)
-class Chain:
+class DraftChain:
     """What is guessed for one sequence.
 
     most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not guessed, as nothing follows them.
@@ -98,13 +98,13 @@ class ModelDrafter:
     """
 
     def __init__(
-        self, runner: DraftRunner, shadows: Shadows, pace: DraftPace, counts: DraftCounts, vocab_size: int, context: int, ids: Tensor | None = None
+        self, runner: DraftRunner, shadows: DraftModelStates, pace: DraftModelTiming, counts: DraftCounts, vocab_size: int, context: int, ids: Tensor | None = None
     ) -> None:
         self.runner, self.shadows, self.pace, self.counts = runner, shadows, pace, counts
         self._vocab_size, self._context, self._ids = vocab_size, context, ids
         self._read = 0  # tokens of prompts in the newest step
 
-    def propose(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, Draft]:
+    def propose(self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, DraftTokens]:
         """Drafts for those of a step that want one, with how many tokens at most, as far as it pays; before that what they lack is computed."""
         self.shadows.begin()
         reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
@@ -121,14 +121,14 @@ class ModelDrafter:
             chains = {owner: chain for owner in ready if (chain := self._chain(shadows[owner], *wanting[owner], length))}
             self._guess(list(chains.values()))
         self._account(began, caught_up, bool(chains))
-        return {owner: Draft(chain.tokens, SOURCE) for owner, chain in chains.items() if chain.tokens}
+        return {owner: DraftTokens(chain.tokens, SOURCE) for owner, chain in chains.items() if chain.tokens}
 
     def forget(self) -> None:
         """Nothing of any text is kept."""
         self.shadows.forget()
         self._tell_pages()
 
-    def _follow(self, work: dict[SequenceState, Work], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, SequenceState]:
+    def _follow(self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, SequenceState]:
         """The shadows of what is generated, or its prompt computed, in this step. Where guesses are only probed, one of them."""
         owners = [seq for seq in work if 1 < len(seq) < self._context and isinstance(op := seq.ops[0], Generate) and op.params.speculation]
         if self.pace.probing:
@@ -137,21 +137,21 @@ class ModelDrafter:
 
     def _catch_up(self, shadows: list[SequenceState], budget: int) -> None:
         """Compute up to so many tokens of those that lack more than a few, the nearest first."""
-        work: list[Work] = []
+        work: list[ScheduledWork] = []
         lacking = [shadow for shadow in shadows if len(shadow) - shadow.computed > NEAR]
         for shadow in lacking:
             self.shadows.rejoin(shadow)
         for shadow in sorted(lacking, key=lambda each: len(each) - each.computed):
             count = min(budget, len(shadow) - 1 - shadow.computed)
             if count > 0 and self.shadows.grow(shadow, shadow.computed + count):
-                work.append(Work(shadow, shadow.computed, shadow.computed + count))
+                work.append(ScheduledWork(shadow, shadow.computed, shadow.computed + count))
                 budget -= count
         self._compute(work)
         for shadow, _, hi in work:
             if len(shadow) - hi <= NEAR:
                 self.shadows.publish(shadow)
 
-    def _chain(self, shadow: SequenceState, op: Generate, most: int, length: int) -> Chain | None:
+    def _chain(self, shadow: SequenceState, op: Generate, most: int, length: int) -> DraftChain | None:
         """None: too much is lacking, or there is no room for it."""
         assert op.decoding is not None
         most = min(most, length, self._context - len(shadow))
@@ -159,14 +159,14 @@ class ModelDrafter:
         if most < 1 or not near or not self.shadows.grow(shadow, len(shadow) + most - 1):
             return None
         matcher = op.decoding.matcher
-        builds = matcher is not None and may_build(matcher)
-        return Chain(shadow, most, None if matcher is None else matcher.copy(), builds, op.decoding.row.end_ids)
+        builds = matcher is not None and may_build_states(matcher)
+        return DraftChain(shadow, most, None if matcher is None else matcher.copy(), builds, op.decoding.row.end_ids)
 
-    def _guess(self, chains: list[Chain]) -> None:
+    def _guess(self, chains: list[DraftChain]) -> None:
         while chains:
             began = time.perf_counter()
             chains = sorted(chains, key=lambda chain: len(chain.shadow) - chain.shadow.computed > 1)
-            logits = self._compute([Work(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains])
+            logits = self._compute([ScheduledWork(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains])
             assert logits is not None
             logits = logits[:, : self._vocab_size]
             best = logits.argmax(1)
@@ -175,7 +175,7 @@ class ModelDrafter:
             chains = [chain for chain, token, row in zip(chains, tokens, logits, strict=True) if chain.take(token, row, self._ids)]
             self.pace.stepped(count, time.perf_counter() - began)
 
-    def _compute(self, work: list[Work]) -> Tensor | None:
+    def _compute(self, work: list[ScheduledWork]) -> Tensor | None:
         if not work:
             return None
         logits = self.runner.forward(work)
@@ -185,7 +185,7 @@ class ModelDrafter:
         return logits
 
     def _account(self, began: float, caught_up: float, guessed: bool) -> None:
-        self.pace.round_over(caught_up)
+        self.pace.end_draft_round(caught_up)
         if guessed:
             self.pace.probed()
         self._tell_pages()

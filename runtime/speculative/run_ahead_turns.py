@@ -5,7 +5,7 @@ from __future__ import annotations
 LONGEST = 16  # steps that run ahead between two that waited for nothing
 
 
-class Turns:
+class RunAheadTurns:
     """A step that waited and got no guess has shown the device the host's time for nothing: the next one comes after twice as many steps.
 
     waits: whether the next step is to be planned when the one before is finished.

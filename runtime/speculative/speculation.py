@@ -7,24 +7,24 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.grammars.automaton.meter import Unfinished
+from sgl.grammars.automaton.work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
-from ..sequences.draft import Draft
-from ..sequences.ops import Generate
-from ..sequences.outcome import note
-from .control import Control
+from ..sequences.draft_tokens import DraftTokens
+from ..sequences.sequence_ops import Generate
+from ..sequences.op_future import note
+from .draft_length_control import DraftLengthControl
 from .drafter import Drafter, fitted
-from .named import NamedDrafter
-from .trials import Trials
-from .turns import Turns
+from .list_drafter import ListDrafter
+from .draft_trials import DraftTrials
+from .run_ahead_turns import RunAheadTurns
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import PrefixCache
-    from ..sequences.decoding import Decoding
-    from ..sequences.sequence import SequenceState, Work
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.sequence import SequenceState, ScheduledWork
     from .model_drafter import ModelDrafter
 
 
@@ -45,13 +45,13 @@ class Speculation:
     """
 
     def __init__(
-        self, drafters: Sequence[Drafter], cache: PrefixCache, control: Control | None, most: int = 16, learns: bool = True,
-        clock: Callable[[], float] = time.perf_counter, trials: Trials | None = None,
+        self, drafters: Sequence[Drafter], cache: PrefixCache, control: DraftLengthControl | None, most: int = 16, learns: bool = True,
+        clock: Callable[[], float] = time.perf_counter, trials: DraftTrials | None = None,
     ) -> None:  # fmt: skip
         self._clock, self.trials = clock, trials
         self._turn = 0.0  # when it began
-        self._growing: list[tuple[Decoding, int]] = []  # the texts that it goes on with, and how long they were; none where prompts are computed too
-        self._lengths_before: dict[Decoding, int] = {}  # of the turn before, when this one began
+        self._growing: list[tuple[RunningGeneration, int]] = []  # the texts that it goes on with, and how long they were; none where prompts are computed too
+        self._lengths_before: dict[RunningGeneration, int] = {}  # of the turn before, when this one began
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
@@ -60,7 +60,7 @@ class Speculation:
         self._asking, self._kept = 0.0, 0  # of the step under way: seconds in which drafts were asked for, and guesses that were kept
         self._laid: list[SequenceState] = []  # that have drafts in the step under way
         self._resting = 0, 0  # beside how many texts drafts do not pay, and for how many more steps that was said
-        self.turns, self.known = Turns(), True  # known: no step is under way whose tokens the host lacks
+        self.turns, self.known = RunAheadTurns(), True  # known: no step is under way whose tokens the host lacks
 
     def begin(self) -> None:
         """A turn of a step, which may finish the step before it is planned."""
@@ -68,7 +68,7 @@ class Speculation:
             self._turn = self._clock()
             self._lengths_before, self._growing = {text: len(text.output) for text, _ in self._growing}, []
 
-    def extend(self, work: dict[SequenceState, Work], budget: int) -> None:
+    def extend(self, work: dict[SequenceState, ScheduledWork], budget: int) -> None:
         """Draft for sequences that get a token in this step, up to `budget` tokens together."""
         self._drop_laid()
         if self.trials is not None:
@@ -103,7 +103,7 @@ class Speculation:
             seq.draft = None
         self._laid.clear()
 
-    def _draft(self, work: dict[SequenceState, Work], budget: int, worth: bool) -> None:
+    def _draft(self, work: dict[SequenceState, ScheduledWork], budget: int, worth: bool) -> None:
         if not (worth or self.model is not None):
             return
         decoding = {seq: op for seq, item in work.items() if (op := _decodes(seq, item)) is not None}
@@ -137,12 +137,12 @@ class Speculation:
         self._growing.clear()
         self._lengths_before.clear()
 
-    def tried(self, draft: Draft, kept: int) -> None:
+    def tried(self, draft: DraftTokens, kept: int) -> None:
         if self.control is not None:
             self._kept += draft.guessed(kept)
-            self.control.tried_each(draft.kinds(), kept)
+            self.control.tried_per_sequence(draft.kinds(), kept)
 
-    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         for drafter in self.drafters if self.learns and decoding.op.params.speculation else ():
             _tried(drafter.learn, seq, decoding)
 
@@ -156,17 +156,17 @@ class Speculation:
         if self.model is not None:
             self.model.runner.close()
 
-    def _proposed(self, seq: SequenceState, op: Generate) -> Draft | None:
+    def _proposed(self, seq: SequenceState, op: Generate) -> DraftTokens | None:
         """What a drafter says, as far as the grammar allows it and there may be more text."""
         assert op.decoding is not None
-        most, drafts = self._room(op), list[Draft]()
+        most, drafts = self._room(op), list[DraftTokens]()
         for drafter in self.drafters if most > 0 else ():
-            if not (drafts and isinstance(drafter, NamedDrafter)) and (draft := _tried(drafter.propose, seq, op, most)) is not None:
+            if not (drafts and isinstance(drafter, ListDrafter)) and (draft := _tried(drafter.propose, seq, op, most)) is not None:
                 drafts.append(draft)
         best = max(drafts, key=self._expected) if len(drafts) > 1 else drafts[0] if drafts else None
         return None if best is None else _tried(fitted, best, op.decoding, most, partial(self._goes_on, seq))
 
-    def _goes_on(self, seq: SequenceState, draft: Draft, matcher: Matcher) -> list[int]:
+    def _goes_on(self, seq: SequenceState, draft: DraftTokens, matcher: Matcher) -> list[int]:
         """What the first drafter says that knows what follows behind a draft."""
         if self.control is not None and not self.control.goes_on(draft.kinds()):
             return []
@@ -174,8 +174,8 @@ class Speculation:
         return next((found for onward in asked if onward is not None and (found := _tried(onward, seq, draft.tokens, matcher))), [])
 
     def _modelled(
-        self, model: ModelDrafter, work: dict[SequenceState, Work], decoding: dict[SequenceState, Generate], drafts: dict[SequenceState, Draft]
-    ) -> dict[SequenceState, Draft]:
+        self, model: ModelDrafter, work: dict[SequenceState, ScheduledWork], decoding: dict[SequenceState, Generate], drafts: dict[SequenceState, DraftTokens]
+    ) -> dict[SequenceState, DraftTokens]:
         """What the model guesses for those of whom less is expected without it. The time is its own, not the step's."""
         began, hoped = self._clock(), model.pace.gain()
         wanting = {seq: (op, self._room(op)) for seq, op in decoding.items() if seq not in drafts or self._expected(drafts[seq]) < hoped}
@@ -194,23 +194,23 @@ class Speculation:
         assert op.decoding is not None
         return min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
 
-    def _expected(self, draft: Draft) -> float:
+    def _expected(self, draft: DraftTokens) -> float:
         return float(len(draft.tokens)) if self.control is None else sum(self.control.survives(draft.kinds()))
 
-    def _lengths(self, work: dict[SequenceState, Work], drafts: list[Draft]) -> list[int]:
+    def _lengths(self, work: dict[SequenceState, ScheduledWork], drafts: list[DraftTokens]) -> list[int]:
         if self.control is None:
             return [len(draft.tokens) for draft in drafts]
         beside = sum(item.hi - item.lo for item in work.values()) - len(work) if drafts else 0
         return self.control.lengths(len(work), [(draft.source, self.control.survives(draft.kinds())) for draft in drafts], beside)
 
-    def _lay(self, seq: SequenceState, draft: Draft) -> bool:
+    def _lay(self, seq: SequenceState, draft: DraftTokens) -> bool:
         """Behind the text, if there are free pages: nobody loses any for a guess."""
         length = len(seq) + len(draft.tokens)
         missing, windows = self._cache.missing(seq, length), self._cache.windows
         free = self._cache.pool.free if windows is None else min(self._cache.pool.free, windows.free)
         if missing > free or not self._cache.grow(seq, length):
             return False
-        seq.tokens.lay_behind(draft.tokens)
+        seq.tokens.append_rows(draft.tokens)
         seq.draft = draft
         self._laid.append(seq)
         return True
@@ -220,14 +220,14 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
     """What `call` gives; None where it raises: no request fails for a guess."""
     try:
         return call(*args)
-    except (GrammarError, Unfinished):  # of a text that may never be written
+    except (GrammarError, WorkUnfinished):  # of a text that may never be written
         return None
     except Exception as error:
         note("a drafter failed", error)
         return None
 
 
-def _texts(work: Collection[SequenceState]) -> list[Decoding]:
+def _texts(work: Collection[SequenceState]) -> list[RunningGeneration]:
     """Those of a step, where all that it computes goes on with texts; otherwise none."""
     found = [op.decoding for seq in work if isinstance(op := seq.ops[0], Generate) and op.decoding is not None and op.decoding.output]
     return found if len(found) == len(work) else []
@@ -238,7 +238,7 @@ def _may_be_drafted(seq: SequenceState) -> bool:
     return isinstance(op, Generate) and op.params.speculation and not seq.prefilling
 
 
-def _decodes(seq: SequenceState, item: Work) -> Generate | None:
+def _decodes(seq: SequenceState, item: ScheduledWork) -> Generate | None:
     """The generation that gets a token in this step, behind tokens that are all known: one, or a few that were appended."""
     op, last = seq.ops[0], item.hi == len(seq) and 0 < item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling)
     if not (last and isinstance(op, Generate) and op.params.speculation):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import ConfigError
-from ..values import shown
+from ..common.argument_checks import shown
 
 DRAFTERS = ("forced", "states", "suffix", "named")
 WORDS = ("auto", "exact")
@@ -15,7 +15,7 @@ LONGEST = 64  # tokens that a draft may be asked to have
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
+class SpeculationOptions:
     """How an engine drafts.
 
     drafters: what guesses, of DRAFTERS.
@@ -32,19 +32,19 @@ class Drafting:
     exact: bool = False
 
 
-def drafting_of(value: Any) -> Drafting | None:
+def parse_speculation(value: Any) -> SpeculationOptions | None:
     """None: no drafts. Raises ConfigError naming what it cannot be."""
     if value is False:
         return None
     if isinstance(value, str) and value in WORDS:
-        return Drafting(exact=value == "exact")
+        return SpeculationOptions(exact=value == "exact")
     if isinstance(value, dict):
         return _checked(value)
     raise ConfigError(f"Engine(speculation={shown(value)}): must be 'auto', 'exact', False or a dict such as {{'most': 8}}")
 
 
-def _checked(given: dict[Any, Any]) -> Drafting:
-    names = [field.name for field in fields(Drafting)]
+def _checked(given: dict[Any, Any]) -> SpeculationOptions:
+    names = [field.name for field in fields(SpeculationOptions)]
     for name in given:
         if name not in names:
             near = difflib.get_close_matches(str(name), names, 1)
@@ -56,7 +56,7 @@ def _checked(given: dict[Any, Any]) -> Drafting:
     most = given.get("most", 16)
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= LONGEST:
         raise ConfigError(f"Engine(speculation={{'most': {shown(most)}}}): must be a whole number from 1 to {LONGEST}")
-    return Drafting(**{**given, "drafters": _drafters(given.get("drafters", DRAFTERS))})
+    return SpeculationOptions(**{**given, "drafters": _drafters(given.get("drafters", DRAFTERS))})
 
 
 def _drafters(value: Any) -> tuple[str, ...]:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..sequences.draft import Draft, Source
+from ..sequences.draft_tokens import DraftTokens, DraftSource
 from .drafter import may_follow
-from .places import END, LONGEST, places
+from .suffix_lookup import END, LONGEST, earlier_places
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints, Space
-    from ..sequences.decoding import Decoding
-    from ..sequences.ops import Generate
+    from ..sequences.running_generation import RunningGeneration
+    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
 
 LEAST = 7  # tokens of a draft: on a CPU eight rows take about as long as one
@@ -34,7 +34,7 @@ LEAD = 16  # tokens of the prompt that are kept before a finished text, where al
 BORDER = np.array([END], np.int32)
 
 
-class Found(NamedTuple):
+class SuffixMatch(NamedTuple):
     """How many of the last tokens stood before somewhere, and what follows there."""
 
     length: int
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class Finished:
+class FinishedTexts:
     """Texts, END behind each.  fresh: those that are not among `joined` yet, as nobody has asked since."""
 
     joined: Ints = field(default_factory=lambda: np.empty(0, np.int32))
@@ -67,24 +67,24 @@ class Finished:
 
 class SuffixDrafter:
     def __init__(self) -> None:
-        self._finished: OrderedDict[tuple[Space, str], Finished] = OrderedDict()
+        self._finished: OrderedDict[tuple[Space, str], FinishedTexts] = OrderedDict()
         self._length = 0  # of all of them
 
-    def propose(self, seq: SequenceState, op: Generate, most: int) -> Draft | None:
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
         matcher = None if op is None or op.decoding is None else op.decoding.matcher
         found = self._found(seq, seq.tokens.array, matcher)
         if found is None:
             return None
-        return Draft(_copied(found, most), Source("suffix", _class(found.length)))
+        return DraftTokens(_copied(found, most), DraftSource("suffix", _class(found.length)))
 
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
         """What follows behind a draft."""
         found = self._found(seq, np.concatenate((seq.tokens.array, np.array(tokens, np.int32))), matcher)
         return [] if found is None else _copied(found, LEAST)
 
-    def learn(self, seq: SequenceState, decoding: Decoding) -> None:
-        home, text = home_of(seq), seq.tokens.array[max(0, decoding.prompt_tokens - (0 if seq.guarded else LEAD)) :][-TEXT // 2 + 1 :]
-        kept = self._finished.setdefault(home, Finished())
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
+        home, text = suffix_namespace_of(seq), seq.tokens.array[max(0, decoding.prompt_tokens - (0 if seq.guarded else LEAD)) :][-TEXT // 2 + 1 :]
+        kept = self._finished.setdefault(home, FinishedTexts())
         self._length -= len(kept)
         kept.add(text)
         self._length += len(kept)
@@ -96,21 +96,21 @@ class SuffixDrafter:
         self._finished.clear()
         self._length = 0
 
-    def _found(self, seq: SequenceState, text: Ints, matcher: Matcher | None) -> Found | None:
+    def _found(self, seq: SequenceState, text: Ints, matcher: Matcher | None) -> SuffixMatch | None:
         """The longest match that the text may go on from. Under a grammar a single token counts in the text itself only."""
-        finished = self._finished.get(home_of(seq))
-        for length, place, there in places(text, None if finished is None else finished.tokens(), 1 if matcher is None else 2):
+        finished = self._finished.get(suffix_namespace_of(seq))
+        for length, place, there in earlier_places(text, None if finished is None else finished.tokens(), 1 if matcher is None else 2):
             if matcher is None or may_follow(matcher, int(there[place])):
-                return Found(length, there[place : place + LONGEST])
+                return SuffixMatch(length, there[place : place + LONGEST])
         return None
 
 
-def home_of(seq: SequenceState) -> tuple[Space, str]:
+def suffix_namespace_of(seq: SequenceState) -> tuple[Space, str]:
     """Whose texts it may be guessed from."""
     return seq.namespace, seq.terms.tenant
 
 
-def _copied(found: Found, most: int) -> list[int]:
+def _copied(found: SuffixMatch, most: int) -> list[int]:
     """What follows, before the end of that text."""
     tokens = found.follows[: min(most, max(found.length, LEAST))].tolist()
     return tokens[: tokens.index(END)] if END in tokens else tokens

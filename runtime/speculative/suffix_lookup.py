@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..layers import cpu
+from ..layers import cpu_kernels
 
 if TYPE_CHECKING:
     from ..cache import Ints
@@ -21,12 +21,12 @@ END = -1  # between texts
 Place = tuple[int, int, "Ints"]  # how many of the last tokens stood there, and behind which place of which text
 
 
-def places(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
+def earlier_places(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
     """Places behind KEY, then fewer, down to one of the last tokens of `text`, each time the longest match first; in `others` behind `least` or more."""
-    if cpu.kernels is None:
+    if cpu_kernels.kernels is None:
         yield from searched(text, others, least)
         return
-    found = iter(cpu.kernels.places(text, others, least))
+    found = iter(cpu_kernels.kernels.places(text, others, least))
     for length, which, place in zip(found, found, found, strict=True):
         yield length, place, others if which and others is not None else text
 

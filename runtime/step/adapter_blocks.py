@@ -15,7 +15,7 @@ MOST_OF_FEW = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class AdapterRowBlocks:
     """Rows by slot. order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place in `order` and count.
 
     rows: of a block at most.
@@ -29,7 +29,7 @@ class Blocks:
     group_of: Tensor | None = None
 
 
-def laid_out(slots: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def rows_by_slot(slots: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """slots: int32 [rows], below 0 without an adapter -> `order` and `table` of Blocks."""
     order: list[np.ndarray] = [np.zeros(0, np.int32)]
     table: list[tuple[int, int, int]] = []
@@ -49,7 +49,7 @@ def grouped(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[len(found)], found]).astype(np.int32), places.astype(np.int32)
 
 
-class StaticRows:
+class StaticAdapterRows:
     """Rows of a step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device, of `sizes`.
 
     grouped: they say which slots the rows have, too.
@@ -59,7 +59,7 @@ class StaticRows:
         self._size, self._blocks = rows, blocks
         none = np.full(rows, NONE, np.int32)
         order, table, *groups = parts
-        self.rows = AdapterRows(none, none, device={rows: Blocks(order, table.view(-1, 3), FEW, *(groups if grouped else ()))})
+        self.rows = AdapterRows(none, none, device={rows: AdapterRowBlocks(order, table.view(-1, 3), FEW, *(groups if grouped else ()))})
 
     @staticmethod
     def sizes(rows: int, blocks: int) -> list[int]:
@@ -69,7 +69,7 @@ class StaticRows:
     def arrays(self, slots: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """What belongs into the parts. slots: of the first rows; the others have none."""
         given = np.array(slots, np.int32)
-        found = [np.ravel(part) for part in (*laid_out(given, FEW), *grouped(given))]
+        found = [np.ravel(part) for part in (*rows_by_slot(given, FEW), *grouped(given))]
         whole = [np.full(size, fill, np.int32) for size, fill in zip(self.sizes(self._size, self._blocks), (0, 0, 0, NONE), strict=True)]
         for into, part in zip(whole, found, strict=True):
             into[: len(part)] = part

@@ -28,7 +28,7 @@ def upload_into(target: Tensor, array: np.ndarray) -> None:
     target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
 
-class Staging:
+class DeviceUploader:
     """`upload` to one device."""
 
     def __init__(self, device: torch.device) -> None:

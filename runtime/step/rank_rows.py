@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .batch import Batch, DeviceBatch
+from .step_batch import StepBatch, DeviceBatch
 
 
-class RowShare(NamedTuple):
+class RankRowShare(NamedTuple):
     """Which part of a step's rows is this rank's."""
 
     rank: int
@@ -19,23 +19,23 @@ class RowShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRows:
+class RankRows:
     """rows: which of the step's.  batch: of them alone, to be planned and attended; None: there are none."""
 
     rows: slice
-    batch: Batch | None
+    batch: StepBatch | None
 
 
-def own_rows(batch: Batch, share: RowShare) -> OwnRows:
+def own_rows(batch: StepBatch, share: RankRowShare) -> RankRows:
     """A sequence whose rows lie on several ranks has on each a context that ends with the last row there."""
     total = len(batch.token_ids)
     start, stop = (total * number // share.ranks for number in (share.rank, share.rank + 1))
     if start == stop:
-        return OwnRows(slice(start, stop), None)
-    return OwnRows(slice(start, stop), _cut(batch, start, stop))
+        return RankRows(slice(start, stop), None)
+    return RankRows(slice(start, stop), _cut(batch, start, stop))
 
 
-def _cut(batch: Batch, start: int, stop: int) -> Batch:
+def _cut(batch: StepBatch, start: int, stop: int) -> StepBatch:
     """The batch of the rows [start, stop); it has no logits, and nothing is stored by it."""
     begins = list(accumulate(batch.query_lens, initial=0))
     here = [index for index, (begin, end) in enumerate(pairwise(begins)) if begin < stop and end > start]

@@ -13,14 +13,14 @@ from .adapter_rows import AdapterRows
 from .window_slots import WindowSlots
 
 if TYPE_CHECKING:
-    from .own_rows import OwnRows
+    from .rank_rows import RankRows
 
 
 @dataclass(slots=True)
 class DeviceBatch:
     """What kernels on a GPU read of a step beside its tokens; sequences in the batch's order.
 
-    rows: int32 [S], each sequence's row of `table`.  token_rows: int32 [T], the row of each token's sequence.
+    rows: int32 [S], each sequence's row of `table`.  check_token_id_lists: int32 [T], the row of each token's sequence.
     starts: int32 [S + 1], where each sequence's tokens begin in the batch.
     contexts: int32 [S], tokens per sequence after this step.
     table: int32 [rows, most pages], the KV pages of each row in order; filled for this step by the embedding's
@@ -42,7 +42,7 @@ class DeviceBatch:
 
 
 @dataclass(slots=True)
-class Batch:
+class StepBatch:
     """The new tokens of all sequences of a step, laid end to end, sequences in order, decodes first.
 
     token_ids, positions, slots and logit_rows are int64 on the CPU and int32 on a GPU.
@@ -86,7 +86,7 @@ class Batch:
     adapters: AdapterRows | None = None
     entering: Tensor | None = None
     waits: bool = False
-    own: OwnRows | None = None
+    own: RankRows | None = None
 
     @property
     def whole(self) -> bool:

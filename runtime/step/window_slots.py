@@ -23,7 +23,7 @@ class WindowSlots:
     table: Tensor | None = None
 
 
-class OnDemand(Sequence[np.ndarray]):
+class LazyWindowSlots(Sequence[np.ndarray]):
     """What `make` gives, made when somebody looks."""
 
     def __init__(self, make: Callable[[], list[np.ndarray]]) -> None:

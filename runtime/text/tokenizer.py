@@ -15,15 +15,20 @@ from tokenizers.decoders import DecodeStream
 
 from sgl.grammars.tokens.token_bytes import token_bytes
 from sgl.runtime.errors import ConfigError, check_text
-from sgl.runtime.text.chat_files import how_to_give_one, named_templates, origin, templates_for
-from sgl.runtime.text.chat_template import BadTemplate, ChatTemplate, require_short
+from sgl.runtime.text.chat_templates.chat_template_files import (
+    how_to_give_one,
+    named_templates,
+    origin,
+    templates_for,
+)
+from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, require_short
 from sgl.runtime.text.detokenizer import detokenizer
-from sgl.runtime.text.passage import Passage
-from sgl.runtime.text.quoting import Marks, Quotation
-from sgl.runtime.text.template_messages import with_contents, with_roles
-from sgl.runtime.text.template_traits import Traits
-from sgl.runtime.text.token_files import MOST_TOKENS, read_json, read_tokenizer
-from sgl.runtime.text.token_kinds import wrong
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText
+from sgl.runtime.text.chat_templates.special_token_quoting import SpecialTokenMarks, QuotedConversation
+from sgl.runtime.text.chat_templates.template_messages import with_contents, with_roles
+from sgl.runtime.text.chat_templates.template_traits import TemplateTraits
+from sgl.runtime.text.tokenizer_files.tokenizer_files import MOST_TOKENS, read_json, read_tokenizer
+from sgl.runtime.text.tokenizer_files.tokenizer_file_checks import wrong
 
 _LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
@@ -67,7 +72,7 @@ class Tokenizer:
         self.prefix_ids = self._ask_prefix()
         require_short(named_templates(config).values())
         self._chats = {name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()}
-        self._traits: dict[str, Traits] = {}
+        self._traits: dict[str, TemplateTraits] = {}
         self.without_template = "name one of the language's templates instead"
         self._visible = [
             token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)
@@ -122,9 +127,9 @@ class Tokenizer:
             parse_special: turn the strings of special tokens into those tokens; otherwise they are plain text.
             parse_marks: if False, the strings of other `marks` stay text, too.
 
-        Marks in quoted parts of a `Passage` always stay text. Raises ConfigError for lone surrogates.
+        Marks in quoted parts of a `QuotedText` always stay text. Raises ConfigError for lone surrogates.
         """
-        if isinstance(text, Passage) and text.quoted and parse_special and parse_marks:
+        if isinstance(text, QuotedText) and text.quoted and parse_special and parse_marks:
             return self.marks.encode(text, special_prefix)
         check_text(text)
         encoded = _ids_of(self._variant(not special_prefix, parse_special and parse_marks, parse_marks), text)
@@ -248,7 +253,7 @@ class Tokenizer:
         chat = self._chat_for(variables.get("tools") is not None)
         return chat.render(messages, add_generation_prompt, **(known | variables))
 
-    def chat_traits(self, tools: bool = False) -> Traits:
+    def chat_traits(self, tools: bool = False) -> TemplateTraits:
         """What the chat template does with roles, parts, tools and calls. tools: of the template for their use, if it shows them.
 
         Raises:
@@ -266,9 +271,9 @@ class Tokenizer:
         traits = self.chat_traits(tools)
         return with_contents(with_roles(messages, traits, tools), traits, tools)
 
-    def _traits_of(self, chat: ChatTemplate) -> Traits:
+    def _traits_of(self, chat: ChatTemplate) -> TemplateTraits:
         if chat.source not in self._traits:
-            self._traits[chat.source] = Traits(chat)
+            self._traits[chat.source] = TemplateTraits(chat)
         return self._traits[chat.source]
 
     def _chat_for(self, tools: bool) -> ChatTemplate:
@@ -287,15 +292,15 @@ class Tokenizer:
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
     ) -> np.ndarray:
         """Return the token ids of a conversation, int32 [n]. Special tokens in its texts stay text. See `render_chat`."""
-        quotation = Quotation(self, (list(messages), variables))
+        quotation = QuotedConversation(self, (list(messages), variables))
         safe, safe_variables = quotation.value
         text = self.render_chat(safe, add_generation_prompt, **safe_variables)
         return quotation.encode(text, special_prefix=True)
 
     @cached_property
-    def marks(self) -> Marks:
+    def marks(self) -> SpecialTokenMarks:
         """What the texts of a conversation must not become."""
-        return Marks(self, self._backend.get_added_tokens_decoder())
+        return SpecialTokenMarks(self, self._backend.get_added_tokens_decoder())
 
     # special tokens
 

@@ -6,11 +6,11 @@ from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..parallel.placement import balance
+from ..parallel.ep.expert_placement import balance
 
 if TYPE_CHECKING:
     from ..cache import PrefixCache
-    from ..sequences.decoding import Decoding
+    from ..sequences.running_generation import RunningGeneration
 
 # seconds: `Stats.step_counts` counts the steps that took at most so long and longer than the bound before
 STEP_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -68,14 +68,14 @@ class Stats:
     expert_places: dict[str, list[str]] = field(default_factory=dict)  # of layers whose experts lie alike, which each rank holds
     rebalances: int = 0  # see `Engine.rebalance_experts`
     moved_experts: int = 0  # that went to another place in them
-    rebalanced: dict[str, Any] = field(default_factory=dict)  # what the last one did, see `parallel.expert_ranks.Rebalanced`
+    rebalanced: dict[str, Any] = field(default_factory=dict)  # what the last one did, see `parallel.expert_balance.RebalanceResult`
     late_masks: int = 0  # tokens that waited for what their grammars need long for, beside the loop
     reread_tokens: int = 0  # computed again as forks took another adapter
-    adapters: dict[str, Any] = field(default_factory=dict)  # how things stand with them, see `adapters.room.Adapters.told`
+    adapters: dict[str, Any] = field(default_factory=dict)  # how things stand with them, see `adapters.room.AdapterManager.told`
     stage_seconds: list[float] = field(default_factory=list)  # of each stage of a pipeline, that it computed, as it said last
     pipeline_seconds: float = 0.0  # of the steps, that they took in the pipeline
     micro_batches: int = 0  # that these were cut into
-    expert_bytes: int = 0  # of experts in main memory that went to the device, see `expert_memory`
+    expert_bytes: int = 0  # of experts in main memory that went to the device, see `stacked_experts`
 
     @property
     def hit_rate(self) -> float:
@@ -98,7 +98,7 @@ class Stats:
         self.step_seconds += seconds
         self.step_counts[bisect_left(STEP_BOUNDS, seconds)] += 1
 
-    def generated(self, decoding: Decoding) -> None:
+    def generated(self, decoding: RunningGeneration) -> None:
         self.generations += 1
         self.generated_tokens += len(decoding.output)
         self.forced_tokens += decoding.forced
@@ -117,7 +117,7 @@ class Stats:
         return asdict(self) | {"hit_rate": self.hit_rate, "bubble": self.bubble, "rank_balance": self.rank_balance}
 
 
-def of_windows(cache: PrefixCache) -> dict[str, Any]:
+def window_stats(cache: PrefixCache) -> dict[str, Any]:
     windows, used = cache.windows, cache.pool.total - cache.pool.free
     if windows is None:
         return {}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..adapters.room import Adapters
+from ..adapters.adapter_manager import AdapterManager
 from ..cache import PrefixCache
-from ..executor.pipeline_runner import PipelineRunner
+from ..executor.ranks.pipeline_runner import PipelineRunner
 from ..scheduling.scheduler import Scheduler
-from .metrics import Stats, of_windows
+from .engine_stats import Stats, window_stats
 
 
-def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any, adapters: Adapters | None = None, experts: dict[str, Any] | None = None) -> Stats:
-    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none.  experts: see `of_experts`; None: they can be asked now."""
+def gather_stats(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any, adapters: AdapterManager | None = None, experts: dict[str, Any] | None = None) -> Stats:
+    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none.  experts: see `expert_stats`; None: they can be asked now."""
     pool, host, trails = cache.pool, cache.host, cache.trails
     return dataclasses.replace(
         stats,
@@ -31,16 +31,16 @@ def gathered(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any
         states_free=trails.slots.free if trails else 0,
         states_cached=len(trails.nodes) if trails else 0,
         states_missed=cache.lost if trails else 0,
-        **of_windows(cache),
+        **window_stats(cache),
         host_tokens=host.tokens if host else 0,
         host_hits=host.loaded if host else 0,
         **_pipeline(runner),
-        **(of_experts(runner) if experts is None else experts),
+        **(expert_stats(runner) if experts is None else experts),
         adapters={} if adapters is None else adapters.told(),
     )
 
 
-def of_experts(runner: Any) -> dict[str, Any]:
+def expert_stats(runner: Any) -> dict[str, Any]:
     """What was counted where experts are computed, on a GPU in its memory, and where they lie."""
     return {"expert_counts": _expert_counts(runner), "expert_bytes": _brought(runner), **_experts(runner)}
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
-from ..sequences.ops import Generate
-from ..sequences.sequence import SequenceState, Work
+from ..sequences.sequence_ops import Generate
+from ..sequences.sequence import SequenceState, ScheduledWork
 
 if TYPE_CHECKING:
     from ..scheduling.scheduler import Scheduler
-    from ..sequences.decoding import Decoding
+    from ..sequences.running_generation import RunningGeneration
 
 
-class StepPart(NamedTuple):
+class TracedSequenceStep(NamedTuple):
     """What one sequence got of a step: its tokens start..stop were computed.
 
     sequence: its number, as `Sequence.id`.  kind: the operation: "generate", "prefill", "fork", "score" ...
@@ -51,7 +51,7 @@ class StepRecord(NamedTuple):
 
     began: float
     seconds: float
-    parts: tuple[StepPart, ...]
+    parts: tuple[TracedSequenceStep, ...]
     waiting: tuple[int, ...]
     preempted: tuple[int, ...]
     evicted: int
@@ -71,7 +71,7 @@ class StepTraces:
         self._open: dict[int, list[StepRecord]] = {}
         self._numbers = itertools.count(time.time_ns())  # those of a process that died before are no others'
         self._planned: StepRecord | None = None
-        self._drafts: list[tuple[int, Decoding, int]] = []
+        self._drafts: list[tuple[int, RunningGeneration, int]] = []
 
     def begin(self) -> int:
         number = next(self._numbers)
@@ -83,7 +83,7 @@ class StepTraces:
             raise EngineDied("the trace began in a process of the engine that died since; begin a new one")
         return self._open.pop(number)
 
-    def plan(self) -> list[Work]:
+    def plan(self) -> list[ScheduledWork]:
         """The scheduler's plan of a step, noted if somebody asked for it."""
         if not self._open:
             return self._scheduler.plan()
@@ -117,15 +117,15 @@ class StepTraces:
                 records.append(done)
 
 
-def _part(item: Work, before: dict[SequenceState, tuple[int, int]]) -> StepPart:
+def _part(item: ScheduledWork, before: dict[SequenceState, tuple[int, int]]) -> TracedSequenceStep:
     seq, lo, hi = item
     op, (computed, _) = seq.ops[0], before[seq]
     samples = isinstance(op, Generate) and bool(op.rows(seq, lo, hi))
     drafted = 0 if seq.draft is None else seq.draft.guessed(len(seq.draft.tokens))
-    return StepPart(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples, drafted)
+    return TracedSequenceStep(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples, drafted)
 
 
-def _drafts(work: list[Work]) -> Iterator[tuple[int, Decoding, int]]:
+def _drafts(work: list[ScheduledWork]) -> Iterator[tuple[int, RunningGeneration, int]]:
     """Of parts with guesses: their place, and the generation that counts what is kept, with its count before the step."""
     for place, (seq, _, _) in enumerate(work):
         if seq.draft is not None and isinstance(op := seq.ops[0], Generate) and op.decoding is not None:

@@ -6,18 +6,18 @@ import itertools
 import time
 from collections.abc import Iterable
 
-from ..calibration.texts import Recorded
+from ..calibration.calibration_texts import RecordedText
 from ..errors import EngineDied
 from ..sequences.sequence import SequenceState
 
 Answers = tuple[tuple[int, int], ...]
 
 
-class Recordings:
+class TextRecordings:
     """Those under way, by number; the scheduler thread's own."""
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[int, Recorded]] = {}
+        self._open: dict[int, dict[int, RecordedText]] = {}
         self._answers: dict[SequenceState, Answers] = {}  # of those that live
         self._numbers = itertools.count(time.time_ns())  # those of a process that died before are no others'
 
@@ -47,22 +47,22 @@ class Recordings:
             texts[seq.number] = self._text(seq)
         self._answers.pop(seq, None)
 
-    def end(self, number: int, live: Iterable[SequenceState]) -> list[Recorded]:
+    def end(self, number: int, live: Iterable[SequenceState]) -> list[RecordedText]:
         """Texts of the sequences that ended meanwhile, and as far as they are of those that live; without what others begin with."""
         if number not in self._open:
             raise EngineDied("the recording began in a process of the engine that died since; begin a new one")
-        texts, so_far = self._open.pop(number), dict[int, Recorded]()
+        texts, so_far = self._open.pop(number), dict[int, RecordedText]()
         for seq in live:  # a sequence before its probes
             so_far.setdefault(seq.number, self._text(seq))
         if not self._open:
             self._answers.clear()
         return _longest({text.tokens: text for text in sorted((texts | so_far).values())})
 
-    def _text(self, seq: SequenceState) -> Recorded:
-        return Recorded(tuple(seq.tokens.array.tolist()), self._answers.get(seq, ()))
+    def _text(self, seq: SequenceState) -> RecordedText:
+        return RecordedText(tuple(seq.tokens.array.tolist()), self._answers.get(seq, ()))
 
 
-def _longest(texts: dict[tuple[int, ...], Recorded]) -> list[Recorded]:
+def _longest(texts: dict[tuple[int, ...], RecordedText]) -> list[RecordedText]:
     """Those that are no beginning of another. texts: by their tokens, in order."""
     followed = zip(texts, [*list(texts)[1:], ()], strict=True)
     return [texts[tokens] for tokens, behind in followed if tokens and behind[: len(tokens)] != tokens]

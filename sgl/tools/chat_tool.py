@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .words import add_words, model_and_options
+from .model_arguments import add_model_arguments, model_and_options
 
 _ABOUT = """\
 Loads a model in this process and chats with it. Ctrl-C stops an answer; Ctrl-D or /exit ends the chat.
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_words(parser)
+    add_model_arguments(parser)
     parser.add_argument("--system", default="You are a helpful assistant.", metavar="TEXT", help="the system prompt")
     parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help="sampling temperature; 0 always takes the most likely token (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="limit of each answer (default: %(default)s)")
@@ -69,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _talk(options: argparse.Namespace) -> None:
     from sgl.runtime.engine import Engine
-    from sgl.runtime.sampling.params import SamplingParams
+    from sgl.runtime.sampling.sampling_params import SamplingParams
 
     params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
     model, engine_options = model_and_options(options.words)
     with Engine(model, **engine_options) as engine:
         params.validate(engine.tokenizer.vocab_size)
-        talk = Talk(engine, params, options.system, _grammar(engine, options))
+        talk = ChatSession(engine, params, options.system, _grammar(engine, options))
         if sys.stdin.isatty():
             print(f"{Path(engine.model_path).name} on {engine.info()['device']}; /help lists the commands")
         for line in _lines():
@@ -110,7 +110,7 @@ def _lines() -> Iterator[str]:
 
 
 @dataclass
-class Talk:
+class ChatSession:
     """One conversation."""
 
     engine: Any
@@ -144,7 +144,7 @@ class Talk:
     def answer(self, text: str) -> None:
         """Print the answer as it comes; Ctrl-C keeps what there is of it."""
         self.messages.append({"role": "user", "content": text})
-        writer = Writer()
+        writer = ChatPrinter()
         sequence = self.engine.open()
         try:
             sequence.extend(self.engine.tokenizer.encode_chat(self._turns(), add_generation_prompt=True))
@@ -196,18 +196,18 @@ class Talk:
         print(_HELP)
 
 
-_COMMANDS: dict[str, Callable[[Talk, str], None]] = {
-    "new": Talk.new,
-    "undo": Talk.undo,
-    "system": Talk.set_system,
-    "temperature": Talk.set_temperature,
-    "tokens": Talk.set_tokens,
-    "save": Talk.save,
-    "help": Talk.help,
+_COMMANDS: dict[str, Callable[[ChatSession, str], None]] = {
+    "new": ChatSession.new,
+    "undo": ChatSession.undo,
+    "system": ChatSession.set_system,
+    "temperature": ChatSession.set_temperature,
+    "tokens": ChatSession.set_tokens,
+    "save": ChatSession.save,
+    "help": ChatSession.help,
 }
 
 
-class Writer:
+class ChatPrinter:
     """Prints pieces as they come, then, for people, what they cost."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _EXTRAS = ("cuda", "server", "otel", "openai", "anthropic", "litellm")
 
 
-class Ailment(Exception):
+class MissingRequirement(Exception):
     """Something without which programs cannot run here; the text says what to do."""
 
 
@@ -36,7 +36,7 @@ def doctor() -> int:
                 print(f"{name:<10} {line}")
         except Exception as error:
             ailments += 1
-            told = str(error) if isinstance(error, Ailment) else f"{type(error).__name__}: {error}"
+            told = str(error) if isinstance(error, MissingRequirement) else f"{type(error).__name__}: {error}"
             print(f"{name:<10} PROBLEM: {told}")
     print(_verdict(ailments))
     return 1 if ailments else 0
@@ -66,7 +66,7 @@ def _packages() -> Iterator[str]:
         else:
             yield f"{requirement.name} {have}"
     if wrong:
-        raise Ailment("; ".join(wrong) + ". Install sgl again: pip install .")
+        raise MissingRequirement("; ".join(wrong) + ". Install sgl again: pip install .")
 
 
 def _extras() -> Iterator[str]:
@@ -106,15 +106,15 @@ def _version(name: str) -> str | None:
 
 
 def _device() -> Iterator[str]:
-    from sgl.runtime.executor.device import choose_device
+    from sgl.runtime.executor.device_choice import choose_device
 
     yield from choose_device().reasons
 
 
 def _cards() -> Iterator[str]:
-    from sgl.runtime.executor.cards import told
+    from sgl.runtime.executor.ranks.gpu_topology import describe_links
 
-    yield from told()
+    yield from describe_links()
 
 
 def _memory() -> Iterator[str]:
@@ -124,11 +124,11 @@ def _memory() -> Iterator[str]:
 
 def _kernels() -> Iterator[str]:
     from sgl.grammars import core_name
-    from sgl.runtime.layers import cpu
+    from sgl.runtime.layers import cpu_kernels
 
     slow = "missing: correct but slower; install sgl again with a C compiler"
     yield f"masks in C: {'in use' if core_name() == 'C' else slow}"
-    yield f"decoding on the CPU in C: {_used(cpu) if cpu.kernels else slow}"
+    yield f"decoding on the CPU in C: {_used(cpu_kernels) if cpu_kernels.kernels else slow}"
 
 
 def _used(cpu: ModuleType) -> str:
@@ -140,20 +140,20 @@ def _model() -> Iterator[str]:
 
     weights = sorted(NANO.glob("*.safetensors"))
     if not weights or not (NANO / "config.json").is_file():
-        raise Ailment(f"the bundled model is not in {NANO}; give a model: sgl.Engine('path/to/model')")
+        raise MissingRequirement(f"the bundled model is not in {NANO}; give a model: sgl.Engine('path/to/model')")
     size = sum(file.stat().st_size for file in weights)
     yield f"the bundled model is in {NANO} ({size / 1e6:.1f} MB of weights)"
     yield from _layers(NANO)
 
 
 def _layers(model: Path) -> Iterator[str]:
-    from sgl.runtime.executor.device import choose_device
+    from sgl.runtime.executor.device_choice import choose_device
     from sgl.runtime.loading import load_config
     from sgl.runtime.models import Decoder
-    from sgl.runtime.models.executors import expected
+    from sgl.runtime.models.layer_executors import expected_executors
 
     choice = choose_device()
-    runs = expected(Decoder(load_config(model), choice.dtype, "meta"), choice.device)
+    runs = expected_executors(Decoder(load_config(model), choice.dtype, "meta"), choice.device)
     for ran in dict.fromkeys(runs):
         yield f"{runs.count(ran)} of its {len(runs)} layers use the {ran.by} executor{f': {ran.why}' if ran.why else ''}; for other models use `sgl models`"
 

@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"sgl grammar: {error}", file=sys.stderr)
         return 1
     if options.text is not None:
-        return 0 if Trial(grammar).type(options.text) else 1
-    return converse(Trial(grammar), input) if options.interactive else 0
+        return 0 if GrammarTrial(grammar).type(options.text) else 1
+    return converse(GrammarTrial(grammar), input) if options.interactive else 0
 
 
 def _source(options: argparse.Namespace) -> tuple[str, str]:
@@ -135,7 +135,7 @@ def _shortened(text: str, most: int = 70) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-class Trial:
+class GrammarTrial:
     """A text that is typed piece by piece, and what the grammar says of it."""
 
     def __init__(self, grammar: Grammar) -> None:
@@ -178,8 +178,8 @@ class Trial:
         self.type(self._automaton.forced(self._state).decode(errors="ignore"))
 
     def show(self) -> None:
-        from sgl.grammars.drawing.explore import moves
-        from sgl.grammars.drawing.label import describe
+        from sgl.grammars.drawing.explore_states import moves
+        from sgl.grammars.drawing.charset_labels import describe
 
         automaton, state = self._automaton, self._state
         print(f"text: {self._text[-60:]!r}{' (may end here)' if automaton.final(state) else ''}")
@@ -218,7 +218,7 @@ def _tokens(row: Any, vocabulary: Vocabulary) -> Iterator[str]:
             yield vocabulary.tokens[token].decode(errors="backslashreplace")
 
 
-def converse(trial: Trial, read: Callable[[str], str]) -> int:
+def converse(trial: GrammarTrial, read: Callable[[str], str]) -> int:
     """Lines until :quit or the end of input."""
     print(_HELP)
     trial.show()

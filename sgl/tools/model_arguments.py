@@ -11,7 +11,7 @@ from typing import Any
 CONSTANTS = {"true": True, "false": False, "none": None}
 
 
-def add_words(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Have the parser put them into `words`."""
     parser.add_argument(
         "words",

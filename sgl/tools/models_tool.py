@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .words import add_words, model_and_options
+from .model_arguments import add_model_arguments, model_and_options
 
 if TYPE_CHECKING:
-    from sgl.runtime.loop.spread import Spread, Way
-    from sgl.runtime.loop.survey import Survey
-    from sgl.runtime.models.catalogue import Lineage
-    from sgl.runtime.models.executors import Ran
+    from sgl.runtime.build.sharding_plan import ShardingPlans, ShardingPlan
+    from sgl.runtime.build.memory_estimate import MemoryEstimate
+    from sgl.runtime.models.describe.family_listing import FamilyFile
+    from sgl.runtime.models.layer_executors import LayerExecutorChoice
 
 WIDTH, INDENT = 120, 14
 _ABOUT = """\
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_words(parser)
+    add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--gpus", type=int, metavar="N", help="say how the model spreads over N GPUs, and which way to take")
     parser.add_argument("--gpu-memory", type=float, metavar="GB", help="memory of each of them; left out: that of this machine's")
@@ -67,36 +67,36 @@ def run(options: argparse.Namespace) -> int:
 
 def _tell(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
     from sgl.runtime.loading import resolve_model
-    from sgl.runtime.loop.config import EngineConfig
-    from sgl.runtime.loop.survey import survey
+    from sgl.runtime.build.engine_config import EngineConfig
+    from sgl.runtime.build.memory_estimate import estimate_memory
 
     config = EngineConfig.from_options(engine_options)
-    found = survey(resolve_model(name, False, config.load_format), config)
+    found = estimate_memory(resolve_model(name, False, config.load_format), config)
     if options.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
     else:
-        _print(told(found))
+        _print(model_summary(found))
     return 0 if found.loads else 1
 
 
 def _spread(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
     from sgl.runtime.loading import resolve_model
-    from sgl.runtime.loop.config import EngineConfig
-    from sgl.runtime.loop.spread import on_cards, read
+    from sgl.runtime.build.engine_config import EngineConfig
+    from sgl.runtime.build.sharding_plan import on_gpus, read
 
     config = EngineConfig.from_options(engine_options)
-    found = read(resolve_model(name, False, config.load_format), config, *on_cards(options.gpus, options.gpu_memory))
+    found = read(resolve_model(name, False, config.load_format), config, *on_gpus(options.gpus, options.gpu_memory))
     if options.json:
         print(json.dumps(found.as_dict(), indent=2))
     else:
-        _print(spread_told(found))
+        _print(sharding_summary(found))
     return 0 if found.chosen is not None else 1
 
 
 def _list(engine_options: dict[str, Any], as_json: bool) -> int:
-    from sgl.runtime.executor.device import choose_device
-    from sgl.runtime.loop.config import EngineConfig
-    from sgl.runtime.models.catalogue import lineages, runs_of_parts
+    from sgl.runtime.executor.device_choice import choose_device
+    from sgl.runtime.build.engine_config import EngineConfig
+    from sgl.runtime.models.describe.family_listing import lineages, runs_of_parts
 
     config = EngineConfig.from_options(engine_options)
     choice = choose_device(config.device, config.dtype, config.threads)
@@ -113,12 +113,12 @@ def _list(engine_options: dict[str, Any], as_json: bool) -> int:
 Line = tuple[str, str]  # what it is about, and the text
 
 
-def listed(families: list[Lineage], parts: dict[str, Ran], machine: str) -> Iterator[Line]:
+def listed(families: list[FamilyFile], parts: dict[str, LayerExecutorChoice], machine: str) -> Iterator[Line]:
     for family in families:
         yield family.file.removesuffix(".py"), family.about
         yield "", ", ".join(family.architectures)
     yield "others", "transformers' own implementation with sgl's cache, if it allows that: Engine(implementation='transformers')"
-    by: dict[Ran, list[str]] = {}
+    by: dict[LayerExecutorChoice, list[str]] = {}
     for part, ran in parts.items():
         by.setdefault(ran, []).append(part)
     yield "", ""
@@ -127,7 +127,7 @@ def listed(families: list[Lineage], parts: dict[str, Ran], machine: str) -> Iter
         yield ran.by, "; ".join(names) if ran.why is None else f"{'; '.join(names)} ({ran.why})"
 
 
-def told(found: Survey) -> Iterator[Line]:
+def model_summary(found: MemoryEstimate) -> Iterator[Line]:
     yield "model", found.path
     yield "architecture", f"{found.architecture}, {f'read by {found.family}' if found.family else 'which no family reads'}"
     yield from (("note", note) for note in found.notes)
@@ -136,7 +136,7 @@ def told(found: Survey) -> Iterator[Line]:
     yield from _runs(found)
 
 
-def _stored(found: Survey) -> Iterator[Line]:
+def _stored(found: MemoryEstimate) -> Iterator[Line]:
     files, text = found.files, found.text
     if files.count:
         kinds = ", ".join(f"{count:,} numbers in {dtype}" for dtype, count in files.dtypes.items())
@@ -151,7 +151,7 @@ def _stored(found: Survey) -> Iterator[Line]:
         yield "tokenizer", f"{text.vocabulary:,} tokens; {'with a' if text.chat else 'without a'} chat template"
 
 
-def _takes(found: Survey) -> Iterator[Line]:
+def _takes(found: MemoryEstimate) -> Iterator[Line]:
     sizes = found.sizes
     if sizes is None:
         return
@@ -163,7 +163,7 @@ def _takes(found: Survey) -> Iterator[Line]:
     yield "here", f"{found.device}, {found.dtype}; {size_of(found.free)} free"
 
 
-def _runs(found: Survey) -> Iterator[Line]:
+def _runs(found: MemoryEstimate) -> Iterator[Line]:
     for row in found.layers:
         yield "layers", f"{row.layers}: {row.parts}"
         yield "", f"executor {row.executor}, attention {row.attention}"
@@ -172,7 +172,7 @@ def _runs(found: Survey) -> Iterator[Line]:
         yield "", "this machine has nothing faster"
 
 
-def spread_told(found: Spread) -> Iterator[tuple[str, str]]:
+def sharding_summary(found: ShardingPlans) -> Iterator[tuple[str, str]]:
     yield "model", found.path
     yield "cards", f"{found.cards} of {size_of(found.card)}; {found.dtype}; sizes are of the fullest card, and what steps take beside is estimated"
     for way in found.ways:
@@ -185,7 +185,7 @@ def spread_told(found: Spread) -> Iterator[tuple[str, str]]:
     yield "take", "nothing fits: more cards, or weights in fewer bits" if found.chosen is None else _named(found.chosen)
 
 
-def _named(way: Way) -> str:
+def _named(way: ShardingPlan) -> str:
     return ", ".join(f"{name}={value}" for name, value in way.options.items()) or "one engine on one card"
 
 

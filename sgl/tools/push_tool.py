@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Status 1 where it was not written."""
     from sgl.runtime.errors import RuntimeFailure
     from sgl.runtime.loading import resolve_model
-    from sgl.runtime.loading.remote.push import push_model
+    from sgl.runtime.loading.remote.push_model import push_model
 
     try:
         size = push_model(resolve_model(options.model), options.url)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgl.runtime.calibration import Piece
-    from sgl.runtime.calibration.quantize import Report
+    from sgl.runtime.calibration import TextPiece
+    from sgl.runtime.calibration.quantize_checkpoint import QuantizeReport
 
 _ABOUT = """\
 Writes MODEL as the directory OUT with weights in few bits, in compressed-tensors' layout. The layers are quantised; embedding
@@ -58,25 +58,25 @@ def run(options: argparse.Namespace) -> int:
     from sgl.runtime.errors import RuntimeFailure
 
     try:
-        print(told(_quantized(options)), end="")
+        print(quantize_summary(_quantized(options)), end="")
     except RuntimeFailure as error:
         print(f"sgl quantize: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _quantized(options: argparse.Namespace) -> Report:
-    from sgl.runtime.calibration.layouts import layout_for
-    from sgl.runtime.calibration.quantize import quantize
+def _quantized(options: argparse.Namespace) -> QuantizeReport:
+    from sgl.runtime.calibration.quantized_layouts import quantized_layout_for
+    from sgl.runtime.calibration.quantize_checkpoint import quantize
     from sgl.runtime.errors import ConfigError
-    from sgl.runtime.executor.device import named_device
+    from sgl.runtime.executor.device_choice import named_device
     from sgl.runtime.loading import resolve_model
 
     group = options.group
     if group is not None and options.weights not in GROUPED:
         raise ConfigError(f"--group is for --weights {' and '.join(GROUPED)}, here: {options.weights}; leave it out")
     group = GROUP if group is None else group
-    if options.calibration is not None and not layout_for(options.weights, group).calibrated:
+    if options.calibration is not None and not quantized_layout_for(options.weights, group).calibrated:
         raise ConfigError(f"--calibration: nothing uses it with --weights {options.weights}; leave it out, or take int4_gptq")
     origin = resolve_model(options.model)
     calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
@@ -86,12 +86,12 @@ def _quantized(options: argparse.Namespace) -> Report:
     )  # fmt: skip
 
 
-def _pieces(origin: Path, asked: str | None, device: str) -> list[Piece]:
+def _pieces(origin: Path, asked: str | None, device: str) -> list[TextPiece]:
     """Of a file of texts, or of what a function runs."""
-    from sgl.runtime.calibration import LENGTH, pieces, read_texts
+    from sgl.runtime.calibration import LENGTH, pieces, read_calibration_texts
     from sgl.runtime.engine import recorded
     from sgl.runtime.loading import load_config
-    from sgl.runtime.loop.config import EngineConfig
+    from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.text.tokenizer import Tokenizer
 
     if asked is None:
@@ -99,7 +99,7 @@ def _pieces(origin: Path, asked: str | None, device: str) -> list[Piece]:
     if FUNCTION_OF in asked:
         texts: Any = recorded(origin, EngineConfig.from_options({"device": device}), _function(asked))
     else:
-        texts = read_texts(Path(asked))
+        texts = read_calibration_texts(Path(asked))
     return pieces(Tokenizer.load(origin), texts, min(LENGTH, load_config(origin).max_position))
 
 
@@ -122,7 +122,7 @@ def _function(asked: str) -> Callable[[Any], object]:
     return function
 
 
-def told(report: Report) -> str:
+def quantize_summary(report: QuantizeReport) -> str:
     """The report for people."""
     lines = [
         f"weights     {report.bits:.2f} bits each with scales and zeros, {report.weights:,} in {report.projections} projections",

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .tracebacks import of_the_program, print_brief
+from sgl.tracebacks import user_frames, print_brief
 
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 GRACE_SECONDS = 1.0  # what threads have to end in after Ctrl-C
@@ -97,17 +97,17 @@ def _arrange_arguments(options: argparse.Namespace) -> None:
 def _prepare(options: argparse.Namespace) -> None:
     """The alias, and the default backend. Raises what keeps them from being there."""
     from sgl.lang import compat
-    from sgl.lang.backends.default import set_default_backend
-    from sgl.lang.compat.settings import configure
+    from sgl.lang.backends.default_backend import set_default_backend
+    from sgl.lang.compat.alias_settings import configure
 
     compat.install(force=options.force)
     configure(local=options.backend is None, url=options.backend, model=options.model)
     if options.backend is not None:
-        from sgl.lang.backends.native.endpoint import RuntimeEndpoint
+        from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
 
         set_default_backend(RuntimeEndpoint(options.backend))
     elif options.model or os.environ.get("SGL_MODEL"):
-        from sgl.lang.compat.local import LocalBackend
+        from sgl.lang.compat.local_backend import LocalBackend
         from sgl.lang.compat.server_args import ServerArgs
 
         set_default_backend(LocalBackend(ServerArgs(), "inproc://default"))
@@ -125,7 +125,7 @@ def _run_program(options: argparse.Namespace) -> int:
         _leave_soon()
         return INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and nobody_reads():
+        if isinstance(error, BrokenPipeError) and output_closed():
             return NOBODY_READS
         _tell(error, options.full_traceback)
         return 1
@@ -144,7 +144,7 @@ def _leave_soon() -> None:
     timer.start()
 
 
-def nobody_reads() -> bool:
+def output_closed() -> bool:
     """Whether stdout is closed at its other end; if so, what is still to be written is thrown away."""
     try:
         stdout = sys.stdout.fileno()
@@ -161,7 +161,7 @@ def nobody_reads() -> bool:
 def _tell(error: Exception, full: bool) -> None:
     if full:
         traceback.print_exception(error)
-    elif isinstance(error, ImportError) and not of_the_program(error):
+    elif isinstance(error, ImportError) and not user_frames(error):
         print(f"sgl run: {error}", file=sys.stderr)
     else:
         print_brief(error, f"sgl run {FULL}")

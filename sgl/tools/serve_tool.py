@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from .words import add_words, model_and_options
+from .model_arguments import add_model_arguments, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 SAME_NAME = (
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_words(parser)
+    add_model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=30000, help="port to listen on; 0 takes a free one (default: %(default)s)")
     parser.add_argument(
@@ -142,20 +142,20 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> None:
     from sgl.runtime.engine import Engine
-    from sgl.runtime.executor.device import on_a_gpu
-    from sgl.runtime.server import listening
+    from sgl.runtime.executor.device_choice import is_gpu_device
+    from sgl.runtime.server import server_listener
 
     model, engine_options = model_and_options(options.words)
-    gpu = on_a_gpu(str(engine_options.get("device", "auto")))
+    gpu = is_gpu_device(str(engine_options.get("device", "auto")))
     engine_options.setdefault("process", gpu)
     engine_options.setdefault("grammar_process", None if gpu else True)
     settings = _settings(options, _folder(engine_options))
-    with listening.bind(settings) as listener, Engine(model, **engine_options) as engine:
+    with server_listener.bind(settings) as listener, Engine(model, **engine_options) as engine:
         if not settings.api_keys and not settings.local:
             print("sgl serve: anyone who reaches this host can use it; give --api-key", file=sys.stderr)
         if settings.log_content:
             print(f"sgl serve: prompts and answers are written to {settings.log_requests}", file=sys.stderr)
-        listening.serve(engine, settings, listener, _tell_ready)
+        server_listener.serve(engine, settings, listener, _tell_ready)
     _say("ended")
 
 
@@ -173,11 +173,11 @@ def _say(text: str) -> None:
 
 def _folder(engine_options: dict[str, Any]) -> str | None:
     """Of `adapters=FOLDER`: where they are loaded from when clients ask for them. Named ones are the engine's own."""
-    from sgl.runtime.executor.device import on_a_gpu
+    from sgl.runtime.executor.device_choice import is_gpu_device
 
     if not isinstance(engine_options.get("adapters"), str):
         return None
-    if on_a_gpu(str(engine_options.get("device", "auto"))):
+    if is_gpu_device(str(engine_options.get("device", "auto"))):
         engine_options.setdefault("adapter_slots", SLOTS)
     return str(engine_options.pop("adapters"))
 
@@ -188,7 +188,7 @@ def _allowed(words: list[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _settings(options: argparse.Namespace, adapters: str | None = None) -> Any:
-    from sgl.runtime.server.settings import ServerSettings
+    from sgl.runtime.server.server_settings import ServerSettings
 
     from_environment = [key] if (key := os.environ.get("SGL_API_KEY")) else []
     return ServerSettings(

@@ -38,13 +38,13 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Status 1 where nothing was written."""
-    from sgl.runtime.calibration.sharding import shard
+    from sgl.runtime.calibration.shard_checkpoint import shard
     from sgl.runtime.errors import RuntimeFailure
-    from sgl.runtime.executor.device import named_device
+    from sgl.runtime.executor.device_choice import named_device
     from sgl.runtime.loading import resolve_model
-    from sgl.runtime.loading.state import Parts
+    from sgl.runtime.loading.sharded_state import ParallelSizes
 
-    parts = Parts(options.ranks, options.stages, options.expert_parallel, options.redundant_experts)
+    parts = ParallelSizes(options.ranks, options.stages, options.expert_parallel, options.redundant_experts)
     try:
         report = shard(resolve_model(options.model), options.out, options.weights, parts=parts, dtype=options.dtype, device=named_device(options.device))
     except RuntimeFailure as error:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from sgl.runtime.attention import AttentionBackend, AttentionShape
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.step.batch import Batch, DeviceBatch
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
 
 Work = list[tuple[int, int]]  # (cached, new) tokens of each sequence
 KV = tuple[torch.Tensor, torch.Tensor]  # [layers, tokens, kv_heads, head_dim] of a sequence
@@ -36,7 +36,7 @@ def random_kv(work: Work, shape: AttentionShape, dtype: torch.dtype, device: str
 
 def make_batch(
     work: Work, pool: KVPool, kv: list[KV], page_size: int = 1, seed: int = 0, rows: int = 0
-) -> Batch:
+) -> StepBatch:
     """A step on shuffled pages and table rows; the cached tokens' KV is in the pool, the table's other entries are wild."""
     rng, device = np.random.default_rng(seed), pool.k.device
     free = rng.permutation(np.arange(1, pool.slots // page_size))
@@ -56,7 +56,7 @@ def make_batch(
     return _batch(work, context_slots, places, table, page_size, device)
 
 
-def _batch(work: Work, context_slots: list, places, table, page_size: int, device) -> Batch:
+def _batch(work: Work, context_slots: list, places, table, page_size: int, device) -> StepBatch:
     def ints(values) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values, np.int32)).to(device)
 
@@ -71,7 +71,7 @@ def _batch(work: Work, context_slots: list, places, table, page_size: int, devic
         page_size=page_size,
         last=ints(np.zeros(len(table))),
     )
-    return Batch(
+    return StepBatch(
         token_ids=ints(np.zeros(news.sum())),
         positions=ints(np.concatenate([np.arange(cached, cached + new) for cached, new in work])),
         slots=ints(
@@ -85,7 +85,7 @@ def _batch(work: Work, context_slots: list, places, table, page_size: int, devic
     )
 
 
-def with_padding(batch: Batch, size: int) -> Batch:
+def with_padding(batch: StepBatch, size: int) -> StepBatch:
     """The step as a captured graph sees it: padded to `size` sequences, all of one token in the last row's slot 0."""
     device, more = batch.device, size - len(batch.query_lens)
     assert device is not None
@@ -123,7 +123,7 @@ def new_tokens(work: Work, kv: list[KV], layer: int) -> KV:
 
 
 def run(
-    backend: AttentionBackend, batch: Batch, work: Work, kv: list[KV], q: torch.Tensor, layer: int = 0
+    backend: AttentionBackend, batch: StepBatch, work: Work, kv: list[KV], q: torch.Tensor, layer: int = 0
 ) -> torch.Tensor:
     """Plan, store and attend one layer."""
     backend.plan(batch)

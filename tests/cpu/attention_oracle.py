@@ -12,7 +12,7 @@ from attention_cases import Work, _batch
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionBackend, AttentionLayout, LayerAttention, attention_backend
-from sgl.runtime.layers.float8 import Scales
+from sgl.runtime.layers.float8_reference import KVScaleFactors
 
 PAGES = 400
 
@@ -51,7 +51,7 @@ class World:
         self.random, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
         self.pool = layout.pool(pages * page_size, kept or dtype, device)
         if kept is not None:
-            layout.scale(self.pool, [Scales(*rng.uniform(0.3, 3, 2)) for _ in layout.layers])
+            layout.scale(self.pool, [KVScaleFactors(*rng.uniform(0.3, 3, 2)) for _ in layout.layers])
         self.pool.fill_nan(torch.arange(1, pages * page_size))
         counts = [-(-sum(lengths) // page_size) for lengths in work]
         taken = np.split(rng.permutation(np.arange(1, pages))[: sum(counts)], np.cumsum(counts)[:-1])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.attention import AttentionShape
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.step.batch import Batch, DeviceBatch
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
             slots = np.concatenate([slots, np.arange(page, page + self.page_size, dtype=np.int32)])
         return slots[:tokens]
 
-    def batch(self, slots: list[np.ndarray], new: list[int], pad_to: int = 0) -> Batch:
+    def batch(self, slots: list[np.ndarray], new: list[int], pad_to: int = 0) -> StepBatch:
         """The step in which the last new[i] tokens of each come. The table knows of those before only."""
         rows = [int(row) for row in self.random.permutation(self.rows - 1)[: len(slots)]]
         for row, own, count in zip(rows, slots, new, strict=True):
@@ -50,7 +50,7 @@ class World:
         self.table[self.rows - 1, 0] = 0
         return self._batch(slots, new, rows, static=bool(pad_to))
 
-    def _batch(self, slots: list[np.ndarray], new: list[int], rows: list[int], static: bool) -> Batch:
+    def _batch(self, slots: list[np.ndarray], new: list[int], rows: list[int], static: bool) -> StepBatch:
         def ints(values: object) -> Tensor:
             return torch.as_tensor(np.asarray(values, np.int32)).to(self.device)
 
@@ -61,24 +61,24 @@ class World:
             contexts=ints(contexts), table=self.table, page_size=self.page_size, last=ints([0] * self.rows),
             static=static,
         )  # fmt: skip
-        return Batch(
+        return StepBatch(
             token_ids=ints([0] * tokens),
             positions=ints(np.concatenate([np.arange(c - n, c) for c, n in zip(contexts, new, strict=True)])),
             slots=ints(np.concatenate([own[len(own) - n :] for own, n in zip(slots, new, strict=True)])),
             query_lens=list(new), context_lens=contexts, context_slots=slots, logit_rows=ints([0]), device=around,
         )  # fmt: skip
 
-    def embed(self, batch: Batch) -> None:
+    def embed(self, batch: StepBatch) -> None:
         """What the embedding's kernel does in a step: the table learns of the pages of new tokens."""
         where = batch.device.token_rows.long(), batch.positions.long() // self.page_size
         real = batch.slots > 0
         batch.device.table[where] = torch.where(real, batch.slots // self.page_size, batch.device.table[where])
 
-    def queries(self, batch: Batch, dtype: torch.dtype) -> Tensor:
+    def queries(self, batch: StepBatch, dtype: torch.dtype) -> Tensor:
         shape = (sum(batch.query_lens), self.shape.query_heads, self.shape.head_dim)
         return torch.randn(shape, device=self.device).to(dtype)
 
-    def expected(self, batch: Batch, q: Tensor, layer: int, sinks: Tensor | None = None) -> Tensor:
+    def expected(self, batch: StepBatch, q: Tensor, layer: int, sinks: Tensor | None = None) -> Tensor:
         """float32: a softmax written out, over the slots that the host knows."""
         out, start = [], 0
         for slots, new in zip(batch.context_slots, batch.query_lens, strict=True):

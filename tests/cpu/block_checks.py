@@ -9,7 +9,7 @@ from attention_cases import Work
 from attention_oracle import World, attended
 
 from sgl.runtime.attention import AttentionBackend, AttentionLayout, LayerAttention
-from sgl.runtime.attention.blocks import NONE, of_blocks
+from sgl.runtime.attention.block_sparse_attention import NONE, of_blocks
 
 BLOCK, MOST = 4, 3
 RAGGED: Work = [(40, 1), (0, 1), (8, 1), (9, 1), (17, 9), (0, 20)]
@@ -42,12 +42,12 @@ class Blocks:
         backend.store(*self.kv, 0, batch)
         given = world.normal(self.layer.query_heads).float() * 3 if sinks else None
         chosen = of_blocks(self.blocks, BLOCK, self.window, batch)
-        found = backend.attend_chosen(self.q, chosen, 0, batch, given)
+        found = backend.attend_topk(self.q, chosen, 0, batch, given)
         assert found.is_contiguous() and found.shape == self.q.shape and found.dtype == self.q.dtype
         torch.testing.assert_close(found.float().cpu(), self.expected(given), atol=tolerance, rtol=tolerance)
         part = torch.arange(len(self.q))[1::2] if len(self.q) > 2 else slice(None)
         some = of_blocks(self.blocks[part], BLOCK, self.window, batch, part)
-        torch.testing.assert_close(backend.attend_chosen(self.q[part], some, 0, batch, given), found[part], atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(backend.attend_topk(self.q[part], some, 0, batch, given), found[part], atol=tolerance, rtol=tolerance)
 
     def expected(self, sinks: torch.Tensor | None) -> torch.Tensor:
         layer, pool, out = self.layer, self.world.pool, torch.zeros(self.q.shape)

@@ -1,4 +1,4 @@
-"""Two GPU ranks of one engine on the CPU, kernels interpreted: the second is a `GpuFollower` in a thread, told what the process of a rank is told."""
+"""Two GPU ranks of one engine on the CPU, kernels interpreted: the second is a `GPURankWorker` in a thread, told what the process of a rank is told."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from gpu_runner import attention_of, pretend
 from test_ranks_runner import CPU, TurnLinks, part_of
 from turns import TurnRanks, Turns
 
-from sgl.runtime.executor import cuda_runner, gpu_follower, stage_cuda_runner, team_cuda_runner
-from sgl.runtime.executor.gpu_follower import GpuFollower
-from sgl.runtime.executor.stage_cuda_runner import StagedTeamRunner
-from sgl.runtime.executor.team_cuda_runner import TeamCudaRunner, WatchedTeamCudaRunner
-from sgl.runtime.loop import assemble, caches
-from sgl.runtime.parallel.line import ASK, POOL, SLEEP, STEP, TELL, WAKE, Room
-from sgl.runtime.parallel.stages import Place
+from sgl.runtime.executor import cuda_runner
+from sgl.runtime.executor.ranks import gpu_rank_worker, stage_cuda_runner, rank_cuda_runner
+from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
+from sgl.runtime.executor.ranks.stage_cuda_runner import FirstStageCudaRunner
+from sgl.runtime.executor.ranks.rank_cuda_runner import RankZeroCudaRunner, HiddenStatesRankZeroCudaRunner
+from sgl.runtime.build import build_engine, build_prefix_cache
+from sgl.runtime.parallel.workers.worker_channel import ASK, POOL, SLEEP, STEP, TELL, WAKE, RankKVOptions
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace
 
 
 class Ranks(TurnRanks):
@@ -35,9 +36,9 @@ class Ranks(TurnRanks):
 
 
 class Card(threading.Thread):
-    """Rank 1, and to rank 0 the `Team`. One of both runs at a time."""
+    """Rank 1, and to rank 0 the `RankGroup`. One of both runs at a time."""
 
-    def __init__(self, follower: GpuFollower, turns: Turns) -> None:
+    def __init__(self, follower: GPURankWorker, turns: Turns) -> None:
         super().__init__(daemon=True)
         self.follower, self.size, self.error = follower, 2, None
         self._turns, self._words, self.answers, self.told = turns, deque(), deque(), []
@@ -88,7 +89,7 @@ class Card(threading.Thread):
         self.take(WAKE)
         self.idle()
 
-    def broke_off(self, error: BaseException) -> None:
+    def report_failed_step(self, error: BaseException) -> None:
         self.error = self.error or error
 
     def close(self) -> None: ...
@@ -104,43 +105,43 @@ class Led:
             return result
 
 
-class Leader(Led, TeamCudaRunner): ...
+class Leader(Led, RankZeroCudaRunner): ...
 
 
-class Watching(Led, WatchedTeamCudaRunner): ...
+class Watching(Led, HiddenStatesRankZeroCudaRunner): ...
 
 
-class FirstStage(Led, StagedTeamRunner): ...
+class FirstStage(Led, FirstStageCudaRunner): ...
 
 
 def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows: bool = False) -> list[Any]:
     """Engines of the model that are opened from here on are rank 0 of two ranks, or the first of two stages. What is made: the card and rank 0's runner. by_rows: see `Split`."""
     pretend(monkeypatch)
-    make_cache = caches.make_cache
+    make_cache = build_prefix_cache.make_cache
     for module, name, stand_in in [
-        (cuda_runner, "GraphPool", gpu_runner.Graphs),
-        (team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True)),
+        (cuda_runner, "CudaGraphPool", gpu_runner.Graphs),
+        (rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True)),
         (stage_cuda_runner, "FIXED_ON_GPUS", 2),  # so that short steps are cut
         (torch.cuda, "synchronize", lambda device=None: None),
         (torch.cuda, "empty_cache", lambda: None),
-        (gpu_follower, "attention_backend", lambda name, pool, layout, context, dtype, **_: attention_of(None, pool, layout, context, dtype)),
+        (gpu_rank_worker, "attention_backend", lambda name, pool, layout, context, dtype, **_: attention_of(None, pool, layout, context, dtype)),
     ]:
         monkeypatch.setattr(module, name, stand_in)
     turns, sent, made = Turns(2), (deque(), deque()), []
     ranks = [Ranks(rank, turns) for rank in range(2)]
     for rank, each in enumerate(ranks):
-        each.place = Place.of(rank, 2, stages)
+        each.place = RankPlace.of(rank, 2, stages)
         if stages > 1:
             each.told = lambda x: None
-    monkeypatch.setattr(gpu_follower, "CudaLinks", lambda ranks, model, tokens: TurnLinks(model, turns, sent))
+    monkeypatch.setattr(gpu_rank_worker, "CudaPipelineLinks", lambda ranks, model, tokens: TurnLinks(model, turns, sent))
 
     def part(rank: int) -> Any:
         return part_of(path, rank, None if stages > 1 else ranks[rank], by_rows=by_rows)
 
     def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, side: Any) -> Any:
         capture, rows = model.capture, 0 if windows is None else (windows.total + 1) * config.page_size
-        card = Card(GpuFollower(SimpleNamespace(deterministic=False, path=path), part(1), ranks[1], 0), turns)
-        room = Room(
+        card = Card(GPURankWorker(SimpleNamespace(deterministic=False, path=path), part(1), ranks[1], 0), turns)
+        room = RankKVOptions(
             attention.pool.slots, torch.float32, "auto", config.page_size, config.max_running, context, config.deterministic, states.slots if states else 0,
             capture is None, 0, capture and capture.layers, rows,
         )  # fmt: skip
@@ -156,7 +157,7 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows:
     def cache(runner: Any, config: Any, pool: Any, side: Any) -> Any:
         return make_cache(runner, config, pool, SimpleNamespace(team=made[0], elsewhere=lambda pool: pool.bytes // pool.slots))
 
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(assemble, "make_cache", cache)
-    monkeypatch.setattr(assemble, "load_model", lambda where, *rest: part(0))
+    monkeypatch.setattr(build_engine, "make_runner", runner)
+    monkeypatch.setattr(build_engine, "make_cache", cache)
+    monkeypatch.setattr(build_engine, "load_model", lambda where, *rest: part(0))
     return made

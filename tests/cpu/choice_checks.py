@@ -12,7 +12,7 @@ from attention_oracle import World, attended
 from latent_checks import layer
 
 from sgl.runtime.attention import AttentionBackend, AttentionLayout
-from sgl.runtime.attention.chosen import Chosen
+from sgl.runtime.attention.topk_attention import TopKSelection
 
 MOST = 9
 RAGGED: Work = [(40, 1), (0, 1), (8, 1), (150, 1), (9, 1), (17, 9), (3, 12), (0, 20)]
@@ -48,7 +48,7 @@ class Choices:
             return self.world.normal(*size)
         return torch.randint(-2, 3, size, generator=self.world.random).to(self.world.device, self.world.dtype)
 
-    def choose(self, backend: AttentionBackend) -> Chosen:
+    def choose(self, backend: AttentionBackend) -> TopKSelection:
         """Once the step's own keys and rows are stored."""
         batch, new = self.world.batch, [keys[cached:] for keys, (cached, _) in zip(self.index, self.world.work, strict=True)]
         backend.plan(batch)
@@ -72,13 +72,13 @@ class Choices:
         chosen = self.choose(backend)
         if self.whole:
             self.check_choice(chosen)
-        found = backend.attend_chosen(self.q, chosen, 0, self.world.batch)
+        found = backend.attend_topk(self.q, chosen, 0, self.world.batch)
         expected = self.mixed(chosen)
         assert found.is_contiguous() and found.shape == expected.shape and found.dtype == self.q.dtype
         torch.testing.assert_close(found.float().cpu(), expected, atol=tolerance, rtol=tolerance)
         assert not self.world.pool.index[:, 0].any() and not self.world.pool.k[:, 0].float().any()
 
-    def check_choice(self, chosen: Chosen) -> None:
+    def check_choice(self, chosen: TopKSelection) -> None:
         for token, (places, slots) in enumerate(zip(self.expected(), self.slots_of_tokens(), strict=True)):
             count = int(chosen.counts[token])
             assert chosen.slots[token, 0, :count].tolist() == slots[places].tolist(), token
@@ -87,7 +87,7 @@ class Choices:
         """Of each token those of its sequence."""
         return [slots for slots, (_, new) in zip(self.world.slots, self.world.work, strict=True) for _ in range(new)]
 
-    def mixed(self, chosen: Chosen) -> torch.Tensor:
+    def mixed(self, chosen: TopKSelection) -> torch.Tensor:
         out = torch.zeros(self.tokens, self.layer.query_heads, 32)
         stored, scale = self.world.pool.k[0, :, 0].cpu().float().double(), self.world.pool.scales[0].k
         for token, count in enumerate(chosen.counts[:, 0].tolist()):

@@ -19,64 +19,71 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from sgl.runtime.kernels import (
-    activation,
-    adapted,
+    activation_kernels,
+    embed_tokens,
+    residual_norm,
+    logit_softcap,
+    batch_invariant_matmul,
+    rms_norm,
+)
+from sgl.runtime.kernels.adapters import lora_fused_gemm
+from sgl.runtime.kernels.attention import (
     attention_decode,
     attention_latent,
-    attention_store,
-    channel_chunks,
-    choice,
-    convolve,
-    embed,
-    expert_blocks,
-    expert_bring,
-    expert_few_bits_kernels,
-    expert_gather_kernels,
-    expert_kernels,
-    expert_turns,
-    few_bits_assembly,
-    few_bits_kernels,
-    few_rows_parts_kernels,
-    few_rows_tensor_kernels,
-    gates,
-    heads,
-    join,
-    latent_rows,
-    logits,
-    mailbox,
-    many_rows_tensor_kernels,
-    matmul,
-    norm,
-    one_row_adapted,
-    one_row_bits_kernels,
-    one_row_heads,
-    one_row_kernels,
-    one_row_ranks,
-    one_row_states,
-    one_row_tensor_kernels,
-    one_way,
-    one_way_kernels,
-    over_ranks_kernels,
-    quantize,
-    recurrent,
-    routing_kernels,
-    state_chunks,
-    states,
+    kv_cache_write,
+    topk_select,
+    qk_norm_rope_store,
+    latent_norm_rope_store,
 )
-from sgl.runtime.kernels import adapters as adapter_kernels
-from sgl.runtime.kernels.expert_few_bits import FIXED as PACKED_FIXED
-from sgl.runtime.kernels.expert_few_bits import MANY as PACKED_MANY
-from sgl.runtime.kernels.expert_few_bits import SINGLE as PACKED_SINGLE
-from sgl.runtime.kernels.expert_few_bits import TILES as PACKED_TILES
-from sgl.runtime.kernels.experts import FIXED, MANY, NARROW, SECOND, SMALL, TILES
-from sgl.runtime.kernels.few_bits_packed import BYTES, NIBBLES
-from sgl.runtime.kernels.few_bits_packed import TABLE as TABLE_FORM
-from sgl.runtime.kernels.few_rows_assembly import texts_of as texts_of_few_rows
-from sgl.runtime.kernels.few_rows_parts import PartsTile
-from sgl.runtime.kernels.few_rows_tensor import KINDS, FewRowsTile
-from sgl.runtime.kernels.many_rows_tensor import ManyRowsTile
-from sgl.runtime.kernels.one_row_launch import TensorLaunch, best_launch
-from sgl.runtime.models.claims_gpu import ACTIVATIONS
+from sgl.runtime.kernels.recurrent import (
+    chunked_kda,
+    causal_conv,
+    output_gates,
+    recurrent_scan,
+    chunked_linear_attention,
+    linear_attention_scan,
+)
+from sgl.runtime.kernels.experts import (
+    expert_align_blocks,
+    expert_fetch,
+    quantized_experts_kernels,
+    expert_gemv_kernels,
+    expert_gemm_kernels,
+    expert_replica_select,
+    expert_routing_kernels,
+)
+from sgl.runtime.kernels.packed import unpack_ptx
+from sgl.runtime.kernels.quantized import (
+    quantized_gemm_kernels,
+    split_k_gemm_kernels,
+    skinny_gemm_kernels,
+    wgmma_gemm_kernels,
+    quantize_activations,
+)
+from sgl.runtime.kernels.comm import gpu_p2p, gather_broadcast, gather_broadcast_kernels, all_reduce_kernels
+from sgl.runtime.kernels.gemv import (
+    gemv_lora,
+    gemv_4bit_kernels,
+    gemv_qk_norm,
+    gemv_kernels,
+    gemv_all_reduce,
+    gemv_conv,
+    gemv_tensor_core_kernels,
+)
+from sgl.runtime.kernels.adapters import lora_sgmv as adapter_kernels
+from sgl.runtime.kernels.experts.quantized_experts import FIXED as PACKED_FIXED
+from sgl.runtime.kernels.experts.quantized_experts import MANY as PACKED_MANY
+from sgl.runtime.kernels.experts.quantized_experts import SINGLE as PACKED_SINGLE
+from sgl.runtime.kernels.experts.quantized_experts import TILES as PACKED_TILES
+from sgl.runtime.kernels.experts.fused_moe import FIXED, MANY, NARROW, SECOND, SMALL, TILES
+from sgl.runtime.kernels.packed.packed_weight import BYTES, NIBBLES
+from sgl.runtime.kernels.packed.packed_weight import TABLE as TABLE_FORM
+from sgl.runtime.kernels.packed.unpack_bf16_ptx import texts_of as texts_of_few_rows
+from sgl.runtime.kernels.quantized.split_k_gemm import SplitKTile
+from sgl.runtime.kernels.quantized.skinny_gemm import KINDS, SkinnyGemmTile
+from sgl.runtime.kernels.quantized.wgmma_gemm import WgmmaTile
+from sgl.runtime.kernels.gemv.gemv_launch import TensorCoreGemvLaunch, best_launch
+from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS
 from sgl.runtime.step import adapter_blocks
 
 SHARED = 227 * 1024  # bytes that a program has on Hopper
@@ -124,7 +131,7 @@ def joins() -> None:
     usual = {"DELTA": True, "DEPENDENT": False, "BLOCK": 1024}
     for after, before, of_sum in ((1, 1, False), (0, 2, False), (2, 0, True)):
         check(
-            join._join, **usual | {"DEPENDENT": of_sum}, OTHER=not of_sum, BRANCH=not of_sum, OF_SUM=of_sum, SCALAR=of_sum,
+            residual_norm._join, **usual | {"DEPENDENT": of_sum}, OTHER=not of_sum, BRANCH=not of_sum, OF_SUM=of_sum, SCALAR=of_sum,
             AFTER=after, AFTER_BIAS=after == 2, BEFORE=before, BEFORE_BIAS=before == 2,
         )  # fmt: skip
 
@@ -133,21 +140,21 @@ def sums_over_ranks() -> None:
     for kind, ranks, block, normed in (("fp32", 2, 64, True), ("bf16", 4, 4096, False), ("fp16", 8, 8192, True), ("fp32", 3, 128, False), ("bf16", 4, 8192, True)):
         types = dict.fromkeys(("parts", "states", "out", "weights"), f"*{kind}") | {"places": "*i64", "counted": "*i32"}
         types |= dict.fromkeys(("part_stride", "count", "rows", "slots", "words"), "i32")
-        for kernel in (over_ranks_kernels.to_all, over_ranks_kernels.by_owners):
+        for kernel in (all_reduce_kernels.to_all, all_reduce_kernels.by_owners):
             check(kernel, max(1, min(block // 512, 16)), types, RANK=1, RANKS=ranks, BLOCK=block, NORMED=normed, DEPENDENT=normed)
-        check(over_ranks_kernels.of_all, max(1, min(block // 512, 16)), types, RANK=1, RANKS=ranks, BLOCK=block, NORMED=normed, DEPENDENT=normed)
+        check(all_reduce_kernels.of_all, max(1, min(block // 512, 16)), types, RANK=1, RANKS=ranks, BLOCK=block, NORMED=normed, DEPENDENT=normed)
         cut = {"SIZE": 3584, "BLOCK": 2048, "VECTOR": 8, "SCALED": normed, "BIASED": not normed, "DEPENDENT": normed}
         products = types | dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"scale": "*fp32"}
-        check(one_row_ranks.linear_to_all, 8, products, RANK=1, RANKS=ranks, ROWS=2 if normed else 4, **cut)
+        check(gemv_all_reduce.linear_to_all, 8, products, RANK=1, RANKS=ranks, ROWS=2 if normed else 4, **cut)
     way = dict.fromkeys(("stride", "rows", "each", "columns", "most"), "i32") | {"places": "*i64", "counted": "*i32"}
     for kind, ranks in (("bf16", 4), ("i32", 2), ("fp32", 8)):
-        types, sizes = way | dict.fromkeys(("numbers", "own", "out"), f"*{kind}"), {"RANKS": ranks, "BLOCK": one_way.BLOCK, "DEPENDENT": True}
-        check(one_way_kernels.post, one_way.WARPS, types, RANK=0 if kind == "i32" else 1, FIRST=int(kind == "i32"), **sizes)
-        check(one_way_kernels.take, one_way.WARPS, types, RANK=1 if kind == "i32" else 0, **sizes)
+        types, sizes = way | dict.fromkeys(("numbers", "own", "out"), f"*{kind}"), {"RANKS": ranks, "BLOCK": gather_broadcast.BLOCK, "DEPENDENT": True}
+        check(gather_broadcast_kernels.post, gather_broadcast.WARPS, types, RANK=0 if kind == "i32" else 1, FIRST=int(kind == "i32"), **sizes)
+        check(gather_broadcast_kernels.take, gather_broadcast.WARPS, types, RANK=1 if kind == "i32" else 0, **sizes)
     numbers = dict.fromkeys(("side", "room", "first", "turn", "wanted", "count"), "i32") | {"numbers": "*i32", "reads": "*i32", "out": "*i32", "rooms": "*i64", "turns": "*i64"}
-    for kernel in (mailbox._post, mailbox._take):
-        check(kernel, 8, numbers, BLOCK=mailbox.BLOCK)
-    check(mailbox._tell, 4, numbers | {"reads": "*i64"})
+    for kernel in (gpu_p2p._post, gpu_p2p._take):
+        check(kernel, 8, numbers, BLOCK=gpu_p2p.BLOCK)
+    check(gpu_p2p._tell, 4, numbers | {"reads": "*i64"})
 
 
 def all_heads() -> None:
@@ -156,27 +163,27 @@ def all_heads() -> None:
     for on in ("TURN DEPENDENT", "NORM LAYER BIAS APART", "TURN NORM WHOLE VALUE_NORM", "TURN NORM AFTER FP8"):
         set_flags = {flag: flag in on.split() for flag in flags}
         pools = {"keys": "*fp8e4nv", "values": "*fp8e4nv"} if set_flags["FP8"] else {}
-        check(heads._rotate_and_store, 8, {"table": "*bf16", "scales": "*fp32"} | pools, **sizes, **set_flags)
-    check(heads._whole_scales, 4, {"scales": "*fp32"}, QUERIES=8, KEYS=4, DIM=64, BLOCK=512)
+        check(qk_norm_rope_store._rotate_and_store, 8, {"table": "*bf16", "scales": "*fp32"} | pools, **sizes, **set_flags)
+    check(qk_norm_rope_store._whole_scales, 4, {"scales": "*fp32"}, QUERIES=8, KEYS=4, DIM=64, BLOCK=512)
 
 
 def activations() -> None:
     rows = {"SIZE": 512, "ROWS": 4, "BLOCK": 512, "VECTOR": 8, "SCALED": False, "BIASED": False, "DEPENDENT": True}
     for name in ACTIVATIONS:
-        check(activation._gated, NAME=name, BLOCK=1024, DEPENDENT=name == "silu")
-        check(activation._alone, NAME=name, BLOCK=1024)
-        check(one_row_kernels.gate_up, 2, {"norm": "*bf16"}, NORMED=name == "silu", NAME=name, **rows)
-    check(one_row_kernels.heads, 2, QUERIES=8, KEYS=4, HALF=64, NORMED=False, **rows)
-    check(norm._rms_norm, 8, BLOCK=4096, DEPENDENT=True)
-    check(norm._add_rms_norm, 8, BLOCK=4096, DEPENDENT=True)
+        check(activation_kernels._gated, NAME=name, BLOCK=1024, DEPENDENT=name == "silu")
+        check(activation_kernels._activate, NAME=name, BLOCK=1024)
+        check(gemv_kernels.gate_up, 2, {"norm": "*bf16"}, NORMED=name == "silu", NAME=name, **rows)
+    check(gemv_kernels.heads, 2, QUERIES=8, KEYS=4, HALF=64, NORMED=False, **rows)
+    check(rms_norm._rms_norm, 8, BLOCK=4096, DEPENDENT=True)
+    check(rms_norm._add_rms_norm, 8, BLOCK=4096, DEPENDENT=True)
     normed = {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}
-    check(one_row_heads.normed_heads, 2, normed, QUERIES=8, KEYS=4, HALF=40, HALF_BLOCK=64, NORMED=True, **rows)
+    check(gemv_qk_norm.normed_heads, 2, normed, QUERIES=8, KEYS=4, HALF=40, HALF_BLOCK=64, NORMED=True, **rows)
 
 
 def texts_of(form: int, words: str, kind: str, zero: int) -> dict[str, str]:
     if form == BYTES:
-        return {f"TEXT{at}": few_bits_assembly.text_of_bytes(kind, torch.bfloat16, words == "*fp8e4nv") for at in range(4)}
-    return {f"TEXT{at}": few_bits_assembly.text(kind, torch.bfloat16, at, zero, TABLE) for at in range(4)}
+        return {f"TEXT{at}": unpack_ptx.text_of_bytes(kind, torch.bfloat16, words == "*fp8e4nv") for at in range(4)}
+    return {f"TEXT{at}": unpack_ptx.text(kind, torch.bfloat16, at, zero, TABLE) for at in range(4)}
 
 
 def few_bits() -> None:
@@ -189,32 +196,32 @@ def few_bits() -> None:
     for form, words, group, kind in kinds:
         texts = texts_of(form, words, kind, 8)
         constants = usual | texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind}
-        check(few_bits_kernels.multiply, 4, types | {"words": words}, **constants, **shape)
-        check(few_bits_kernels.restore, 4, types | {"words": words}, **constants)
-    check(few_bits_kernels.multiply, 4, types | {"words": words}, **constants, **shape | {"DEPENDENT": True})
+        check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, **constants, **shape)
+        check(quantized_gemm_kernels.restore, 4, types | {"words": words}, **constants)
+    check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, **constants, **shape | {"DEPENDENT": True})
     for name in ("", "silu"):
         folded = shape | {"NAME": name, "NORMED": True, "READY": not name, "DEPENDENT": True}
-        check(few_bits_kernels.multiply, 4, types | {"words": "*i16"}, **constants | {"FORM": 0, "KIND": "zeros, scaled"}, **folded)
+        check(quantized_gemm_kernels.multiply, 4, types | {"words": "*i16"}, **constants | {"FORM": 0, "KIND": "zeros, scaled"}, **folded)
 
 
 def int8_products() -> None:
     types = {"x_scale": "*fp32", "weight_scale": "*fp32", "rows": "i32", "inputs": "i32"}
-    for tile in {matmul.tile_for(rows, outputs, torch.int8, (9, 0), 132) for rows in (16, 65, 128, 200, 5000) for outputs in (4096, 28672)}:
+    for tile in {batch_invariant_matmul.tile_for(rows, outputs, torch.int8, (9, 0), 132) for rows in (16, 65, 128, 200, 5000) for outputs in (4096, 28672)}:
         parts = {"x": f"tensordesc<i8[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<i8[{tile.outputs},{tile.depth}]>"}
-        sizes = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": matmul.GROUP, "FLATTEN": tile.flatten}
-        check(matmul.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, X_SCALED=True, WEIGHT_SCALED=True, WHOLE=True)
+        sizes = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": batch_invariant_matmul.GROUP, "FLATTEN": tile.flatten}
+        check(batch_invariant_matmul.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, X_SCALED=True, WEIGHT_SCALED=True, WHOLE=True)
     for kept, top in (("*fp8e4nv", 448.0), ("*i8", 127.0)):
-        check(quantize.quantize_each_row, 4, {"y": kept, "scales": "*fp32", "inputs": "i32"}, BLOCK=4096, TOP=top)
+        check(quantize_activations.quantize_each_row, 4, {"y": kept, "scales": "*fp32", "inputs": "i32"}, BLOCK=4096, TOP=top)
 
 
 def recurrences() -> None:
     types = dict.fromkeys(("q", "k", "v", "decay", "beta", "states", "out"), "*fp32") | {"read": "*i64", "write": "*i64"}
     for channels, delta in ((False, True), (True, True), (False, False)):
-        sizes = {"HEADS": 32, "SHARED": 2, "KEY": 128, "VALUE": 128, "KEY_BLOCK": 128, "COLUMNS": recurrent.COLUMNS}
-        check(recurrent._advance, 4, types, **sizes, CHANNELS=channels, DELTA=delta)
+        sizes = {"HEADS": 32, "SHARED": 2, "KEY": 128, "VALUE": 128, "KEY_BLOCK": 128, "COLUMNS": recurrent_scan.COLUMNS}
+        check(recurrent_scan._advance, 4, types, **sizes, CHANNELS=channels, DELTA=delta)
     types |= dict.fromkeys(("x", "dt", "a", "b", "c"), "*fp32") | {"starts": "*i64"}
     for single in (False, True):
-        check(recurrent._select, 4, types, CHANNELS=8192, SIZE=16, SIZE_BLOCK=16, BLOCK=32, SINGLE=single)
+        check(recurrent_scan._select, 4, types, CHANNELS=8192, SIZE=16, SIZE_BLOCK=16, BLOCK=32, SINGLE=single)
 
 
 def states_with_what_stands_around() -> None:
@@ -225,28 +232,28 @@ def states_with_what_stands_around() -> None:
     for value, columns, on, warps in ((128, 128, {"GATE": "silu"}, 8), (128, 8, {"GATE": ""}, 1), (128, 32, {"GATE": ""}, 4), (128, 128, {"GATE": "sigmoid", "CHANNELS": True}, 8),
         (64, 64, {"GATE": "", "DELTA": False, "UNIT": False, "SKIP": True, "TIMES": True}, 4)):  # fmt: skip
         sizes = {"VALUE": value, "COLUMNS": columns, "CHANNELS": False, "DEPENDENT": bool(on["GATE"])}
-        check(states._advance, warps, types | {"out": "*bf16" if on["GATE"] else "*fp32"}, **usual | sizes | on)
+        check(linear_attention_scan._advance, warps, types | {"out": "*bf16" if on["GATE"] else "*fp32"}, **usual | sizes | on)
     types |= dict.fromkeys(("own", "past", "befores"), "*fp32")
     for delta, value in ((True, 128), (False, 64)):
-        sizes = {name: usual[name] for name in ("HEADS", "SHARED", "TILED", "KEY", "KEY_BLOCK")} | {"VALUE": value, "SIZE": state_chunks.SIZE, "UNIT": delta}
+        sizes = {name: usual[name] for name in ("HEADS", "SHARED", "TILED", "KEY", "KEY_BLOCK")} | {"VALUE": value, "SIZE": chunked_linear_attention.SIZE, "UNIT": delta}
         for precision in ("tf32", "tf32x3"):
             sizes |= {"PRECISION": precision}
-            check(state_chunks._solve, 8, types, VALUE_BLOCK=value, **sizes)
-            check(state_chunks._pass, 8, types, COLUMNS=state_chunks.COLUMNS, DELTA=delta, TIMES=not delta, **sizes)
-            check(state_chunks._give, 8, types | {"out": "*fp32"}, VALUE_BLOCK=value, SKIP=not delta, **sizes)
+            check(chunked_linear_attention._solve, 8, types, VALUE_BLOCK=value, **sizes)
+            check(chunked_linear_attention._pass, 8, types, COLUMNS=chunked_linear_attention.COLUMNS, DELTA=delta, TIMES=not delta, **sizes)
+            check(chunked_linear_attention._give, 8, types | {"out": "*fp32"}, VALUE_BLOCK=value, SKIP=not delta, **sizes)
             if delta:
-                check(channel_chunks._solve, 4, types | {"seen": "*fp32"}, VALUE_BLOCK=value, **sizes | {"SIZE": channel_chunks.SIZE})
-                check(channel_chunks._pass, 4, types | {"seen": "*fp32", "out": "*fp32"}, COLUMNS=channel_chunks.COLUMNS, **sizes | {"SIZE": channel_chunks.SIZE})
+                check(chunked_kda._solve, 4, types | {"seen": "*fp32"}, VALUE_BLOCK=value, **sizes | {"SIZE": chunked_kda.SIZE})
+                check(chunked_kda._pass, 4, types | {"seen": "*fp32", "out": "*fp32"}, COLUMNS=chunked_kda.COLUMNS, **sizes | {"SIZE": chunked_kda.SIZE})
     kernel = {"CHANNELS": 8192, "WIDTH": 4, "BIASED": False, "NAME": "silu"}
     short = types | {"memory": "*bf16", "out": "*bf16"}
-    check(convolve._convolve, 4, short, **kernel | {"NAME": "", "GATED": True}, ROWS=4, BLOCK=512, TOKENS=16, GIVES=True, LEAVES=True, DEPENDENT=True)
+    check(causal_conv._convolve, 4, short, **kernel | {"NAME": "", "GATED": True}, ROWS=4, BLOCK=512, TOKENS=16, GIVES=True, LEAVES=True, DEPENDENT=True)
     for gives, leaves in ((True, True), (True, False), (False, True)):
-        check(convolve._convolve, 4, types | {"memory": "*bf16", "out": "*fp32"}, **kernel, ROWS=4, BLOCK=512, TOKENS=16, GATED=False, GIVES=gives, LEAVES=leaves, DEPENDENT=leaves)
+        check(causal_conv._convolve, 4, types | {"memory": "*bf16", "out": "*fp32"}, **kernel, ROWS=4, BLOCK=512, TOKENS=16, GATED=False, GIVES=gives, LEAVES=leaves, DEPENDENT=leaves)
     rows = {"SIZE": 2560, "ROWS": 4, "BLOCK": 512, "VECTOR": 8, "SCALED": False, "NORMED": True, "DEPENDENT": True}
-    check(one_row_states._convolved, 2, types | {"memory": "*bf16", "norm": "*bf16"}, **kernel, FIRST=0, SEEN=4, TAPS_BIASED=True, **rows)
-    check(gates._sigmoid, 4, types | {"out": "*bf16"}, SIZE=4096, BLOCK=1024, DEPENDENT=True)
+    check(gemv_conv._convolved, 2, types | {"memory": "*bf16", "norm": "*bf16"}, **kernel, FIRST=0, SEEN=4, TAPS_BIASED=True, **rows)
+    check(output_gates._sigmoid, 4, types | {"out": "*bf16"}, SIZE=4096, BLOCK=1024, DEPENDENT=True)
     flags = {"SPANS": 8, "SIZE": 512, "BLOCK": 512, "NORM": True, "WEIGHTS": 512, "NAME": "silu", "DEPENDENT": True}
-    check(gates._normed, 4, types | {"x": "*fp32", "weight": "*fp32"}, **flags, GATE_FIRST=True)
+    check(output_gates._normed, 4, types | {"x": "*fp32", "weight": "*fp32"}, **flags, GATE_FIRST=True)
 
 
 def latents() -> None:
@@ -260,19 +267,19 @@ def latents() -> None:
         check(attention_latent.decode_kernel, 4, own, **usual, GROUPS=2, SHORTEST=64, MERGED=12, BLOCK_M=16, BLOCK_N=tile[1])
         check(attention_latent.extend_kernel, tile[2], own, **usual, BLOCK_M=tile[0], BLOCK_N=tile[1])
     for kept in ("*bf16", "*fp8e4nv"):
-        check(attention_store.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
-        rows = {"HEADS": 16, "DIM": 128, "RANK": 512, "RANK_BLOCK": 512, "HALF": 32, "HALF_BLOCK": 32, "TILE": latent_rows.TILE, "MOST": 448.0}
+        check(kv_cache_write.store_kernel, 4, types | {"k_pool": kept}, v_ptr=None, v_pool=None, DIM=576, WIDTH=576, WIDTH_P2=1024, MOST=448.0)
+        rows = {"HEADS": 16, "DIM": 128, "RANK": 512, "RANK_BLOCK": 512, "HALF": 32, "HALF_BLOCK": 32, "TILE": latent_norm_rope_store.TILE, "MOST": 448.0}
         own = {"pool": kept, "query_stride": "i32", "latent_stride": "i32", "scale": "fp32", "first": "i32", "queries": "i32"}
-        check(latent_rows._latent_rows, 2, own, **rows, TURN=kept == "*bf16", FP8=kept != "*bf16", DEPENDENT=True)
+        check(latent_norm_rope_store._latent_rows, 2, own, **rows, TURN=kept == "*bf16", FP8=kept != "*bf16", DEPENDENT=True)
 
 
 def choices() -> None:
     types = dict.fromkeys(("positions_ptr", "rows_ptr", "table_ptr", "slots_ptr", "counts_ptr"), "*i32") | {"scores_ptr": "*fp32", "shares_ptr": "*fp32"}
     types |= dict.fromkeys(("first", "most", "q_token", "table_row", "scores_row"), "i32") | {"scale": "fp32"}
     for number, keys, count in (("*bf16", 64, 64), ("*bf16", 64, 32), ("*fp32", 16, 64)):
-        sizes = {"HEADS": count, "HEADS_P2": count, "DIM": 128, "DIM_P2": 128, "PAGE": 16, "SPAN": choice.SPAN, "KEYS": keys}
-        check(choice.score_kernel, 4, types | {"q_ptr": number, "keys_ptr": number}, **sizes, PRECISION="ieee" if number == "*fp32" else "tf32")
-    check(choice.choose_kernel, choice.WARPS, types, PAGE=16, BLOCK=choice.BLOCK)
+        sizes = {"HEADS": count, "HEADS_P2": count, "DIM": 128, "DIM_P2": 128, "PAGE": 16, "SPAN": topk_select.SPAN, "KEYS": keys}
+        check(topk_select.score_kernel, 4, types | {"q_ptr": number, "keys_ptr": number}, **sizes, PRECISION="ieee" if number == "*fp32" else "tf32")
+    check(topk_select.select_topk_kernel, topk_select.WARPS, types, PAGE=16, BLOCK=topk_select.BLOCK)
 
 
 def one_row_bits() -> None:
@@ -280,9 +287,9 @@ def one_row_bits() -> None:
     types, added = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"OUTER": False, "NORMED": True, "BIASED": False}
     kinds = ("plain", "scaled", "shifted", "zeros", "zeros, scaled")
     for kind, group in [*((kind, 2**30 if kind in ("plain", "zeros") else 64) for kind in kinds), ("scaled", 32), ("scaled", 128)]:
-        check(one_row_bits_kernels.linear, 1, types, **rows, **added, GROUP=group, KIND=kind, ADDED=True)
-    check(one_row_bits_kernels.gate_up, 1, types, **rows, **added | {"BIASED": True}, GROUP=64, KIND="zeros, scaled", NAME="silu")
-    check(one_row_bits_kernels.heads, 1, types, **rows, **added | {"OUTER": True}, GROUP=64, KIND="scaled", QUERIES=8, KEYS=4, HALF=64)
+        check(gemv_4bit_kernels.linear, 1, types, **rows, **added, GROUP=group, KIND=kind, ADDED=True)
+    check(gemv_4bit_kernels.gate_up, 1, types, **rows, **added | {"BIASED": True}, GROUP=64, KIND="zeros, scaled", NAME="silu")
+    check(gemv_4bit_kernels.heads, 1, types, **rows, **added | {"OUTER": True}, GROUP=64, KIND="scaled", QUERIES=8, KEYS=4, HALF=64)
 
 
 def few_rows_by_tensor_cores() -> None:
@@ -290,11 +297,11 @@ def few_rows_by_tensor_cores() -> None:
     types |= dict.fromkeys(("rows", "stride", "y_stride"), "i32")
     ends = ({"NAME": "silu", "NORMED": True, "ADDED": False, "READY": False}, {"NAME": "", "NORMED": False, "ADDED": True, "READY": True})
     for rows, shape in ((8, (64, 2, 2, 3)), (16, (32, 4, 2, 2)), (32, (128, 1, 4, 2)), (64, (32, 2, 2, 2))):
-        tile = FewRowsTile(*shape)
+        tile = SkinnyGemmTile(*shape)
         sizes = {"TILE": tile.outputs, "ROWS": rows, "SPLIT": tile.split, "SIDE": tile.side, "RING": tile.ring(rows, 64), "PROGRAMS": 32}
         for kind, end in zip(KINDS, ends, strict=True):
             more = {"OUTPUTS": 2064, "INPUTS": 2064, "GROUP": 64, "ZERO": 8, "KIND": kind, "OUTER": True, "BIASED": True, "TILES": 33, "DEPENDENT": True}
-            check(few_rows_tensor_kernels.multiply, tile.split * tile.side, types, **sizes, **more, **end)
+            check(skinny_gemm_kernels.multiply, tile.split * tile.side, types, **sizes, **more, **end)
 
 
 def many_rows_by_tensor_cores() -> None:
@@ -302,16 +309,16 @@ def many_rows_by_tensor_cores() -> None:
     types |= dict.fromkeys(("rows", "y_stride"), "i32")
     ends = ({"NAME": "silu", "NORMED": True, "ADDED": False, "READY": False}, {"NAME": "", "NORMED": False, "ADDED": True, "READY": True})
     kinds = [(0, "i16", 64, "zeros, scaled"), (1, "i16", 32, "floats, scaled"), (3, "i16", 2**30, "table"), (2, "i8", 128, "shifted"), (2, "fp8e4nv", 2**30, "plain")]
-    tiles = cycle((ManyRowsTile(128, 256), ManyRowsTile(128, 64, 2), ManyRowsTile(64, 64, 3, 4, 2)))
+    tiles = cycle((WgmmaTile(128, 256), WgmmaTile(128, 64, 2), WgmmaTile(64, 64, 3, 4, 2)))
     for (form, words, group, kind), end in product(kinds, ends):
         tile = next(tiles)
-        box = many_rows_tensor_kernels.codes_shape(form, tile.outputs, bool(end["NAME"]))
+        box = wgmma_gemm_kernels.codes_shape(form, tile.outputs, bool(end["NAME"]))
         places = {"x": ([4, tile.rows, 32], "bf16", 16), "codes": (box, words, 8 if form == BYTES else 16)}
-        brought = {name: f"tensordesc<{dtype}{shape},{many_rows_tensor_kernels.shared(bits, len(shape))!r}>" for name, (shape, dtype, bits) in places.items()}
+        brought = {name: f"tensordesc<{dtype}{shape},{wgmma_gemm_kernels.shared(bits, len(shape))!r}>" for name, (shape, dtype, bits) in places.items()}
         weight = {"FORM": form, "GROUP": group, "KIND": kind, "OUTER": True, **texts_of(form, f"*{words}", kind, 8)}
         sizes = {"TILE": tile.outputs, "ROWS": tile.rows, "SPLIT": tile.split, "RING": tile.ring(form), "WARPS": tile.warps}
         more = {"OUTPUTS": 2064, "INPUTS": 2080, "BIASED": True, "PARTS": 33, "DEPENDENT": True}
-        check(many_rows_tensor_kernels.multiply, tile.warps, types | brought, **sizes, **weight, **more, **end)
+        check(wgmma_gemm_kernels.multiply, tile.warps, types | brought, **sizes, **weight, **more, **end)
 
 
 def few_rows_by_parts() -> None:
@@ -322,12 +329,12 @@ def few_rows_by_parts() -> None:
     kinds = (("nibbles", "zeros, scaled"), ("nibbles", "plain"), ("nibbles", "table, scaled"), ("nibbles", "floats"), ("int8", "plain"), ("e4m3", "scaled"))
     shapes = ((8, (64, 4, 2, 4, 2, 2, 2)), (16, (32, 16, 1, 1, 1, 1)), (32, (128, 2, 4, 4, 2, 1)))
     for (form, kind), end, (rows, shape) in zip(kinds, cycle(ends), cycle(shapes), strict=False):
-        tile = PartsTile(*shape)
+        tile = SplitKTile(*shape)
         sizes = {"TILE": tile.outputs, "ROWS": rows, "SPLIT": tile.split, "SIDE": tile.side, "SLICES": tile.slices, "AHEAD": tile.ahead, "MOST_WAITS": tile.waits, "PROGRAMS": 4 * tile.slices}
         words = {"nibbles": NIBBLES, "int8": BYTES, "e4m3": BYTES}[form] if not kind.startswith(("table", "floats")) else TABLE_FORM
         texts = texts_of_few_rows(SimpleNamespace(form=words, kind=kind, zero=8, table=TABLE, words=torch.empty(0, dtype=torch.int8 if form == "int8" else torch.int16)))
         more = {"OUTPUTS": 2048, "INPUTS": 2112, "GROUP": 64, "TEXTS": texts, "KIND": kind, "FORM": form, "OUTER": True, "BIASED": True, "SQUARES": 33, "DEPENDENT": True}
-        check(few_rows_parts_kernels.multiply, tile.split * tile.side, types | ({} if form == "nibbles" else {"x": "*i32"}), **sizes, **more, **end)
+        check(split_k_gemm_kernels.multiply, tile.split * tile.side, types | ({} if form == "nibbles" else {"x": "*i32"}), **sizes, **more, **end)
 
 
 def decodes() -> None:
@@ -344,13 +351,13 @@ def decodes() -> None:
 def one_row_by_tensor_cores() -> None:
     types, flags = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}, {"NORMED": True, "BIASED": True, "DEPENDENT": True}
     kinds = (("plain", 2**30), ("zeros", 2**30), ("shifted", 64), ("scaled", 128), ("zeros, scaled", 32))
-    launches = cycle(product((TensorLaunch(16, 4, 3), TensorLaunch(32, 8, 2)), (96, 2560)))
+    launches = cycle(product((TensorCoreGemvLaunch(16, 4, 3), TensorCoreGemvLaunch(32, 8, 2)), (96, 2560)))
     for (kind, group), (launch, inputs) in zip((*kinds, kinds[0], kinds[-1]), launches, strict=False):
         kept = {"INPUTS": inputs, "OUTPUTS": 1536, "ROWS": launch.rows, "WARPS": launch.warps, "GROUP": group, "KIND": kind, "ZERO": 8}
         kept |= flags | {"OUTER": group == 2**30}
         for kernel, half, more in (("linear", 0, {"ADDED": True}), ("gate_up", 768, {"NAME": "gelu"}), ("heads", 64, {"QUERIES": 8, "KEYS": 2, "HALF": 64})):
-            programs, depth = launch.spread(1536, half, inputs, one_row_tensor_kernels.pieces(group, kind), 16)
-            check(getattr(one_row_tensor_kernels, kernel), launch.warps, types, PROGRAMS=programs, DEPTH=depth, **kept, **more)
+            programs, depth = launch.spread(1536, half, inputs, gemv_tensor_core_kernels.pieces(group, kind), 16)
+            check(getattr(gemv_tensor_core_kernels, kernel), launch.warps, types, PROGRAMS=programs, DEPTH=depth, **kept, **more)
 
 
 def routers() -> None:
@@ -361,17 +368,17 @@ def routers() -> None:
     for on in ("NORMALISE", "SIGMOID CORRECTED NORMALISE", "BEST_FIRST", "BEST_FIRST SIGMOID", "MIXER"):
         set_flags = {flag: flag in on.split() for flag in flags}
         constants = {"GROUPS": 8 if set_flags["CORRECTED"] else 1} | set_flags | usual
-        check(routing_kernels.choose, 1, types, **constants)
+        check(expert_routing_kernels.choose, 1, types, **constants)
         scores = {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "counters": "*i32", "norm": "*bf16"}
-        check(routing_kernels.score_rows, 4, types | scores, INPUTS=2880, BLOCK=4096, EXPERTS=2, BIASED=True, NORMED=True, CHOOSING=True, **constants)
+        check(expert_routing_kernels.score_rows, 4, types | scores, INPUTS=2880, BLOCK=4096, EXPERTS=2, BIASED=True, NORMED=True, CHOOSING=True, **constants)
     for kept in ("*fp32", "*bf16"):
         types |= scores | {"weight": kept}
-        check(routing_kernels.score_tiles, 4, types, INPUTS=2048, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=True, PRECISION="tf32x3")
-    check(routing_kernels.score_rows, 4, types, INPUTS=2048, BLOCK=2048, EXPERTS=4, BIASED=False, NORMED=True, CHOOSING=True, **constants)
-    check(expert_blocks._sort, 4, dict.fromkeys(("chosen", "pairs", "experts", "total"), "*i32") | {"count": "i32"}, EXPERTS=128, BINS=256, ROWS=32, CHUNK=1024, DEPENDENT=True)
+        check(expert_routing_kernels.score_tiles, 4, types, INPUTS=2048, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=True, PRECISION="tf32x3")
+    check(expert_routing_kernels.score_rows, 4, types, INPUTS=2048, BLOCK=2048, EXPERTS=4, BIASED=False, NORMED=True, CHOOSING=True, **constants)
+    check(expert_align_blocks._sort, 4, dict.fromkeys(("chosen", "pairs", "experts", "total"), "*i32") | {"count": "i32"}, EXPERTS=128, BINS=256, ROWS=32, CHUNK=1024, DEPENDENT=True)
     ints = dict.fromkeys(("chosen", "counts", "pairs", "experts", "total"), "*i32") | dict.fromkeys(("count", "chunks"), "i32")
-    check(expert_blocks._count, 4, ints, EXPERTS=128, BINS=256, CHUNK=2048, DEPENDENT=True)
-    check(expert_blocks._place, 4, ints, EXPERTS=128, BINS=256, ROWS=128, CHUNK=2048, CHUNKS=32, DEPENDENT=True)
+    check(expert_align_blocks._count, 4, ints, EXPERTS=128, BINS=256, CHUNK=2048, DEPENDENT=True)
+    check(expert_align_blocks._place, 4, ints, EXPERTS=128, BINS=256, ROWS=128, CHUNK=2048, CHUNKS=32, DEPENDENT=True)
 
 
 def experts() -> None:
@@ -380,11 +387,11 @@ def experts() -> None:
     cut = {"SIZE": 2048, "TOP": 8, "ROWS": 4, "BLOCK": 1024, "VECTOR": 8, "BIASED": True, "WEIGHED": True, "DEPENDENT": True}
     besides = {"SHARED": True, "SWITCHED": True, "ADDED": True}
     for partial in (False, True):
-        check(expert_gather_kernels.gather_up, 4, types, NAME="silu", LIMITED=True, GROUPS=3, PARTIAL=partial, **cut)
+        check(expert_gemv_kernels.gemv_gate_up, 4, types, NAME="silu", LIMITED=True, GROUPS=3, PARTIAL=partial, **cut)
         for top, size in ((8, 768), (6, 1408)):
-            check(expert_gather_kernels.gather_down, 4, types, LANES=8, PARTIAL=partial, **cut | {"TOP": top, "SIZE": size, "ROWS": 2}, **besides)
-        check(expert_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, DEPENDENT=True, PARTIAL=partial, **besides)
-    check(expert_kernels.combine_norm, 4, types, TOP=8, BLOCK=2048, WEIGHED=True, SHARED=True, SWITCHED=True, DEPENDENT=True)
+            check(expert_gemv_kernels.gemv_down, 4, types, LANES=8, PARTIAL=partial, **cut | {"TOP": top, "SIZE": size, "ROWS": 2}, **besides)
+        check(expert_gemm_kernels.combine, 4, types, TOP=8, BLOCK=1024, WEIGHED=True, DEPENDENT=True, PARTIAL=partial, **besides)
+    check(expert_gemm_kernels.combine_norm, 4, types, TOP=8, BLOCK=2048, WEIGHED=True, SHARED=True, SWITCHED=True, DEPENDENT=True)
     for tile in (*TILES.values(), MANY, *SECOND.values(), *NARROW.values(), FIXED, SMALL, replace(MANY, resident=True)):
         shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "DEPTH": tile.depth, "GROUP": 8, "DESCRIBED": tile.described, "EVEN": tile.described}
         weight = {"weight": f"tensordesc<bf16[{tile.outputs},{tile.depth}]>"} if tile.described else {}
@@ -392,14 +399,14 @@ def experts() -> None:
             taken = {"x": f"tensordesc<bf16[{tile.rows},{tile.depth}]>"} if tile.described and not name else {}
             flags = {"TOP": 8, "NAME": name, "LIMITED": bool(name), "BIASED": not tile.described, "WEIGHED": bool(name) and not tile.described}
             more = {"FLATTEN": tile.resident, "DEPENDENT": True}
-            check(expert_kernels.grouped, tile.warps, types | weight | taken, stages=tile.stages, **shape, **flags, **more)
+            check(expert_gemm_kernels.grouped, tile.warps, types | weight | taken, stages=tile.stages, **shape, **flags, **more)
 
 
 def experts_elsewhere() -> None:
     types = dict.fromkeys(("copies", "table", "shared", "counts"), "*i64") | dict.fromkeys(("chosen", "slots", "places"), "*i32")
-    for chunk, slots in ((expert_turns.FEW, "*i32"), (expert_turns.CHUNK, "*i64")):
+    for chunk, slots in ((expert_replica_select.FEW, "*i32"), (expert_replica_select.CHUNK, "*i64")):
         check(
-            expert_turns._take_turns, 4 if chunk > 128 else 1, types | {"slots": slots, "count": "i32", "here": "i32"}, TOP=8, COPIES=33, CHUNK=chunk,
+            expert_replica_select._select_replicas, 4 if chunk > 128 else 1, types | {"slots": slots, "count": "i32", "here": "i32"}, TOP=8, COPIES=33, CHUNK=chunk,
             SLOTTED=True, COUNTED=True, DEPENDENT=True,
         )  # fmt: skip
 
@@ -407,9 +414,9 @@ def experts_elsewhere() -> None:
 def experts_in_main_memory() -> None:
     types = dict.fromkeys(("chosen", "experts", "total", "source", "room"), "*i32") | {"counter": "*i64", "count": "i32"}
     for slotted in (False, True):
-        check(expert_bring._choose, 4, types, TOP=8, EXPERTS=128, BINS=256, SLOTTED=slotted, CHUNK=1024)
-    check(expert_bring._bring, 8, types, WORDS=expert_bring.WORDS)
-    check(expert_bring._bring, 8, types | dict.fromkeys(("source", "room"), "*i8"), WORDS=expert_bring.WORDS)
+        check(expert_fetch._choose, 4, types, TOP=8, EXPERTS=128, BINS=256, SLOTTED=slotted, CHUNK=1024)
+    check(expert_fetch._bring, 8, types, WORDS=expert_fetch.WORDS)
+    check(expert_fetch._bring, 8, types | dict.fromkeys(("source", "room"), "*i8"), WORDS=expert_fetch.WORDS)
 
 
 def experts_in_few_bits() -> None:
@@ -422,7 +429,7 @@ def experts_in_few_bits() -> None:
         for tile, name in ((PACKED_SINGLE, "quick_gelu"), (PACKED_SINGLE, ""), *((tile, "silu") for tile in PACKED_TILES.values()), (PACKED_MANY, "silu"), (PACKED_FIXED, "")):
             shape = {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "APART": tile.apart, "TURN": 8, "TOP": 4 if name else 1, "SINGLE": tile is PACKED_SINGLE}
             flags = {"NAME": name, "LIMITED": bool(name), "BIASED": True, "DEPENDENT": True}
-            check(expert_few_bits_kernels.grouped, tile.warps, types | {"words": words}, stages=tile.stages, **weight, **shape, **flags)
+            check(quantized_experts_kernels.grouped, tile.warps, types | {"words": words}, stages=tile.stages, **weight, **shape, **flags)
 
 
 def adapters() -> None:
@@ -435,23 +442,23 @@ def adapters() -> None:
             for steps in (1, adapter_kernels.LONG // adapter_kernels.OUTPUTS):
                 check(adapter_kernels.expand, 4, types, ROWS=rows, RANK=rank, OUTPUTS=adapter_kernels.OUTPUTS, STEPS=steps, PARTS=14, GRAIN=grain)
     for rank in (16, 128):
-        check(adapted.find, 4, types | {"places": "*i32", "groups": "*i32", "shapes": "*i32", "room": "i32"}, RANK=rank, BLOCK=1024)
-        for tile in {matmul.tile_for(rows, outputs, torch.bfloat16, (9, 0), 132) for rows in (1, 64) for outputs in (4096, 28672)}:
-            parts = {"x_tiles": f"tensordesc<bf16[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<bf16[{adapted.OUTPUTS},{tile.depth}]>"}
+        check(lora_fused_gemm.find, 4, types | {"places": "*i32", "groups": "*i32", "shapes": "*i32", "room": "i32"}, RANK=rank, BLOCK=1024)
+        for tile in {batch_invariant_matmul.tile_for(rows, outputs, torch.bfloat16, (9, 0), 132) for rows in (1, 64) for outputs in (4096, 28672)}:
+            parts = {"x_tiles": f"tensordesc<bf16[{tile.rows},{tile.depth}]>", "weight": f"tensordesc<bf16[{lora_fused_gemm.OUTPUTS},{tile.depth}]>"}
             parts |= dict.fromkeys(("counters", "places", "groups", "group_of", "piece_of"), "*i32") | dict.fromkeys(("room", "rows"), "i32")
-            sizes = {"ROWS": tile.rows, "OUTPUTS": adapted.OUTPUTS, "DEPTH": tile.depth, "RANK": rank, "PARTS": 2, "INNER": adapted.INNER}
-            sizes |= {"FEW": adapter_blocks.FEW, "GRAIN": adapter_kernels.GRAIN} | adapted.shrinking(rank, tile)
-            check(adapted.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, DEPENDENT=True)
+            sizes = {"ROWS": tile.rows, "OUTPUTS": lora_fused_gemm.OUTPUTS, "DEPTH": tile.depth, "RANK": rank, "PARTS": 2, "INNER": lora_fused_gemm.INNER}
+            sizes |= {"FEW": adapter_blocks.FEW, "GRAIN": adapter_kernels.GRAIN} | lora_fused_gemm.shrinking(rank, tile)
+            check(lora_fused_gemm.multiply, tile.warps, types | parts, stages=tile.stages, **sizes, BIAS=True, DEPENDENT=True)
 
 
 def one_row_with_adapters() -> None:
     """Llama-3.1-8B's products in bfloat16 as they are cut, of one rank and of two."""
     pair = {"h": "*fp32", "pairs": "*bf16", "pair_at": "*i64", "norm": "*bf16", "scale": "*bf16"}
     for size, warps, normed in ((4096, 4, True), (14336, 8, False), (72, 4, True)):
-        sizes = {"SIZE": size, "BLOCK": min(one_row_adapted.BLOCK, triton.next_power_of_2(size)), "GRAIN": 1 if size % 16 else 16, "NORMED": normed}
-        check(one_row_adapted.shrink, warps, pair, AHEAD=one_row_adapted.AHEAD, WIDTH=16, DEPENDENT=True, **sizes)
+        sizes = {"SIZE": size, "BLOCK": min(gemv_lora.BLOCK, triton.next_power_of_2(size)), "GRAIN": 1 if size % 16 else 16, "NORMED": normed}
+        check(gemv_lora.shrink, warps, pair, AHEAD=gemv_lora.AHEAD, WIDTH=16, DEPENDENT=True, **sizes)
     numbers = {"places": "*i64", "starts": "*i64", "ranks": "*i32", "scales": "*fp32", "shapes": "*i32"} | dict.fromkeys(("sites", "most_pieces"), "i32")
-    check(one_row_adapted.place, 1, numbers, WORDS=one_row_adapted.WORDS)
+    check(gemv_lora.place, 1, numbers, WORDS=gemv_lora.WORDS)
 
     def product(kernel: Any, outputs: int, size: int, rank: int, borders: tuple[int, int], more: dict[str, str], **flags: Any) -> None:
         launch = best_launch(outputs, size)
@@ -460,12 +467,12 @@ def one_row_with_adapters() -> None:
 
     heads_of, own = {"QUERIES": 32, "KEYS": 8, "HALF": 64, "NORMED": True}, {"raw": "*fp32", "counters": "*i32", "head_eps": "fp32"}
     for rank, size in ((16, 4096), (64, 14336)):
-        product(one_row_kernels.linear, 4096, size, rank, (4096, 4096), {}, NORMED=False, ADDED=True)
-        product(one_row_kernels.gate_up, 28672, 4096, rank, (14336, 28672), {}, NORMED=True, NAME="silu")
-        product(one_row_kernels.heads, 6144, 4096, rank, (4096, 5120), {}, **heads_of)
-        product(one_row_heads.normed_heads, 6144, 4096, rank, (4096, 5120), own, HALF_BLOCK=64, **heads_of)
+        product(gemv_kernels.linear, 4096, size, rank, (4096, 4096), {}, NORMED=False, ADDED=True)
+        product(gemv_kernels.gate_up, 28672, 4096, rank, (14336, 28672), {}, NORMED=True, NAME="silu")
+        product(gemv_kernels.heads, 6144, 4096, rank, (4096, 5120), {}, **heads_of)
+        product(gemv_qk_norm.normed_heads, 6144, 4096, rank, (4096, 5120), own, HALF_BLOCK=64, **heads_of)
         sent = {"places": "*i64", "counted": "*i32", "rows": "i32", "words": "i32"}
-        product(one_row_ranks.linear_to_all, 4096, size // 2, rank, (4096, 4096), sent, RANK=1, RANKS=2)
+        product(gemv_all_reduce.linear_to_all, 4096, size // 2, rank, (4096, 4096), sent, RANK=1, RANKS=2)
 
 
 def all_forms() -> None:
@@ -492,9 +499,9 @@ def all_forms() -> None:
     sums_over_ranks()
     activations()
     for on in (False, True):
-        check(embed._embed, SCALED=on, WINDOWED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})
-        check(logits._adjust, CAPPED=on, BLOCK=1024, types={"scale": "fp32"})
-    check(embed._pages, 1, PAGE=16)
+        check(embed_tokens._embed, SCALED=on, WINDOWED=on, PAGE=16, BLOCK=1024, types={"scale": "fp32"})
+        check(logit_softcap._adjust, CAPPED=on, BLOCK=1024, types={"scale": "fp32"})
+    check(embed_tokens._pages, 1, PAGE=16)
     one_row_with_adapters()
 
 

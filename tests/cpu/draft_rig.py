@@ -8,7 +8,7 @@ from typing import Any
 
 from sgl.grammars import compile_json_schema, compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.sequences.draft import Draft, Source
+from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
 from sgl.runtime.speculative.speculation import Speculation
 
 PROMPTS = [
@@ -32,7 +32,7 @@ class Told:
     answers: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # by prompt
     draw: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def propose(self, seq: Any, op: Any, most: int) -> Draft | None:
+    def propose(self, seq: Any, op: Any, most: int) -> DraftTokens | None:
         tokens, start = seq.tokens.array.tolist(), op.decoding.prompt_tokens
         rest = self.answers.get(tuple(tokens[:start]), [])[len(tokens) - start :]
         if self.how == "random" or (self.how == "mixed" and self.draw.random() < 0.3):
@@ -40,8 +40,8 @@ class Told:
         elif self.how == "mixed":
             rest = [token if self.draw.random() < 0.8 else (token + 1) % 300 for token in rest]
         if self.how == "long":
-            return Draft(rest + [7] * 40, Source("told"))
-        return Draft(rest[:most], Source("told")) if rest[:most] else None
+            return DraftTokens(rest + [7] * 40, DraftSource("told"))
+        return DraftTokens(rest[:most], DraftSource("told")) if rest[:most] else None
 
     def learn(self, seq: Any, decoding: Any) -> None:
         pass

@@ -13,30 +13,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgl.runtime.layers.activation import ACTIVATIONS
-from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.routing import routed
-from sgl.runtime.models.spec import Router
+from sgl.runtime.layers.activation_functions import ACTIVATIONS
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
+from sgl.runtime.models.reference.reference_routing import routed
+from sgl.runtime.models.spec.model_spec import RouterSpec
 
-ROUTERS: dict[str, Router] = {
-    "softmax": Router(),
-    "softmax, normalised": Router(normalise=True, scale=2.5),
-    "best first": Router(best_first=True, bias=True),
-    "best first, sigmoid": Router("sigmoid", best_first=True),
-    "sigmoid, corrected": Router("sigmoid", correction=True, normalise=True, floor=1e-20, scale=1.7),
-    "softmax, corrected": Router(correction=True, normalise=True, floor=0.3),
-    "groups, two best": Router("sigmoid", correction=True, groups=4, kept_groups=2, normalise=True),
-    "groups, the best": Router(groups=2, kept_groups=1, group_score="largest", scale=3.0),
-    "groups, others zero": Router(groups=4, kept_groups=2, outside=0.0),
-    "mixer": Router("mixer", jitter=0.2),
+ROUTERS: dict[str, RouterSpec] = {
+    "softmax": RouterSpec(),
+    "softmax, normalised": RouterSpec(normalise=True, scale=2.5),
+    "best first": RouterSpec(best_first=True, bias=True),
+    "best first, sigmoid": RouterSpec("sigmoid", best_first=True),
+    "sigmoid, corrected": RouterSpec("sigmoid", correction=True, normalise=True, floor=1e-20, scale=1.7),
+    "softmax, corrected": RouterSpec(correction=True, normalise=True, floor=0.3),
+    "groups, two best": RouterSpec("sigmoid", correction=True, groups=4, kept_groups=2, normalise=True),
+    "groups, the best": RouterSpec(groups=2, kept_groups=1, group_score="largest", scale=3.0),
+    "groups, others zero": RouterSpec(groups=4, kept_groups=2, outside=0.0),
+    "mixer": RouterSpec("mixer", jitter=0.2),
 }
 
 
-def choose(router: Router, top_k: int, logits: Tensor, correction: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
-    from sgl.runtime.kernels import routing
-    from sgl.runtime.models.gpu_experts import options_of
+def choose(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    from sgl.runtime.kernels.experts import expert_routing
+    from sgl.runtime.models.gpu.gpu_fused_experts import options_of
 
-    return routing.choose(logits, top_k, correction=correction, **options_of(router), **options)
+    return expert_routing.choose(logits, top_k, correction=correction, **options_of(router), **options)
 
 
 def check_choice(name: str, rows: int, experts: int, top_k: int, device: str) -> None:
@@ -50,7 +50,7 @@ def check_choice(name: str, rows: int, experts: int, top_k: int, device: str) ->
     torch.testing.assert_close(weights, wanted, atol=1e-6, rtol=2e-5)
 
 
-def near_ties(router: Router, top_k: int, logits: Tensor, correction: Tensor | None, found: Tensor, expected: Tensor) -> bool:
+def near_ties(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, found: Tensor, expected: Tensor) -> bool:
     """Whether choices differ only where a rounding of a score decides."""
     scores = logits.sigmoid() if router.score == "sigmoid" else logits.softmax(1)
     scores = scores if correction is None else scores + correction
@@ -74,15 +74,15 @@ def check_broken_logits(name: str, device: str) -> None:
 def check_counts(device: str) -> None:
     logits = torch.randn(50, 10, device=device)
     counts, slots = torch.zeros(10, dtype=torch.int64, device=device), torch.arange(50, device=device).int() % 3
-    chosen, _ = choose(Router(), 4, logits, None, counts=counts, slots=slots)
+    chosen, _ = choose(RouterSpec(), 4, logits, None, counts=counts, slots=slots)
     assert torch.equal(counts, torch.bincount(chosen[slots != 0].flatten().long(), minlength=10))
-    choose(Router(), 4, logits, None, counts=counts)
+    choose(RouterSpec(), 4, logits, None, counts=counts)
     assert int(counts.sum()) == 4 * (50 + int((slots != 0).sum()))
 
 
 def check_logits(rows: int, count: int, hidden: int, dtype: torch.dtype, device: str) -> None:
     """Logits about 1, to some of their 24 bits: a product of TF32 would be wrong by 1e-3."""
-    from sgl.runtime.kernels.routing import logits
+    from sgl.runtime.kernels.experts.expert_routing import logits
 
     x, bias = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(count, device=device)
     weight = torch.randn(count, hidden, device=device) * hidden**-0.5
@@ -96,10 +96,10 @@ def check_logits(rows: int, count: int, hidden: int, dtype: torch.dtype, device:
 
 def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str, narrow: bool = False) -> None:
     """Norm, product and choice in one kernel are those one after the other; its counters are left as they were."""
-    from sgl.runtime.kernels.join import NormWeights
-    from sgl.runtime.kernels.norm import rms_norm
-    from sgl.runtime.kernels.routing import FEW_ROWS, Routing, choose, logits, route
-    from sgl.runtime.models.gpu_experts import options_of
+    from sgl.runtime.kernels.residual_norm import NormWeights
+    from sgl.runtime.kernels.rms_norm import rms_norm
+    from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, choose, logits, route
+    from sgl.runtime.models.gpu.gpu_fused_experts import options_of
 
     router, options = ROUTERS[name], options_of(ROUTERS[name])
     x, weight = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(experts, hidden, device=device)
@@ -107,7 +107,7 @@ def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch
     norm = NormWeights(torch.randn(hidden, device=device).to(dtype), None, 1e-5)
     bias, correction = (torch.randn(experts, device=device) if there else None for there in (router.bias, router.correction))
     counts = torch.zeros(experts, dtype=torch.int64, device=device)
-    routing = Routing(weight, bias, correction, 3, options, counts, torch.zeros(FEW_ROWS, dtype=torch.int32, device=device))
+    routing = RouterWeights(weight, bias, correction, 3, options, counts, torch.zeros(FEW_ROWS, dtype=torch.int32, device=device))
     for given in (None, norm):
         y, chosen, weights = route(x, routing, None, given)
         expected = x if given is None else rms_norm(x, norm.weight, norm.eps)
@@ -121,7 +121,7 @@ def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch
 
 def check_blocks(tokens: int, top_k: int, experts: int, rows: int, device: str) -> None:
     """Each pair stands once, in a block of its expert, in order; the rest is filled up."""
-    from sgl.runtime.kernels.expert_blocks import sorted_blocks
+    from sgl.runtime.kernels.experts.expert_align_blocks import sorted_blocks
 
     chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(tokens)]).int().to(device)
     chosen[: tokens // 2] = chosen[0].clone()
@@ -150,21 +150,21 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 
 
 def stacks_of(experts: int, hidden: int, inner: int, dtype: torch.dtype, device: str, bias: bool = False, name: str = "silu", limit: float | None = None) -> Any:
-    from sgl.runtime.kernels.experts import Stacks, Weights
+    from sgl.runtime.kernels.experts.fused_moe import StackedExpertWeights, ExpertWeights
 
     def random(*shape: int) -> Tensor:
         return (torch.randn(*shape, device=device) * shape[-1] ** -0.5).to(dtype)
 
     up, down = (random(experts, 2 * inner, hidden), random(experts, hidden, inner))
     biases = (random(experts, 2 * inner), random(experts, hidden)) if bias else (None, None)
-    return Stacks(Weights(up, biases[0]), Weights(down, biases[1]), name, limit)
+    return StackedExpertWeights(ExpertWeights(up, biases[0]), ExpertWeights(down, biases[1]), name, limit)
 
 
 def check_mixture(
     options: dict[str, Any], rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
 ) -> None:
     """Some rows hold no numbers: they stay in their rows."""
-    from sgl.runtime.kernels.experts import Besides, Choice, mixture
+    from sgl.runtime.kernels.experts.fused_moe import SharedExpertOutput, ExpertSelection, fused_moe
 
     options = dict(options)
     shared, switched, added, of_input = (options.pop(name, False) for name in ("shared", "switched", "added", "of_input"))
@@ -172,31 +172,36 @@ def check_mixture(
     x, every, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(3))
     switch = torch.randn(rows, device=device) if switched else None
     chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
-    choice = Choice(chosen, torch.rand(rows, top_k, device=device), of_input)
+    choice = ExpertSelection(chosen, torch.rand(rows, top_k, device=device), of_input)
     x[1::7] = math.nan
     expected = by_hand(x, stacks, choice)
     if shared:
         expected = expected + every.double() * (1 if switch is None else switch.double().sigmoid()[:, None])
     expected = expected + residual.double() if added else expected
-    besides = Besides(every if shared else None, switch, residual if added else None)
-    found = mixture(x, stacks, choice, besides, **how)
+    besides = SharedExpertOutput(every if shared else None, switch, residual if added else None)
+    found = fused_moe(x, stacks, choice, besides, **how)
     assert found is residual or not added
     near(found, expected)
 
 
 def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str) -> None:
     """What is not added up yet: its total, and its addition to a sum with the norm behind it."""
-    from sgl.runtime.kernels.experts import Besides, Choice, mixture, spread
-    from sgl.runtime.kernels.norm import rms_norm
+    from sgl.runtime.kernels.experts.fused_moe import (
+        SharedExpertOutput,
+        ExpertSelection,
+        fused_moe,
+        unreduced_experts,
+    )
+    from sgl.runtime.kernels.rms_norm import rms_norm
 
     stacks, wide = stacks_of(experts, hidden, inner, dtype, device), torch.randn(rows, hidden + 7, device=device).to(dtype)
     x, every = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(2))
     weight = torch.randn(hidden, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
-    choice = Choice(chosen, torch.rand(rows, top_k, device=device))
-    for besides in (Besides(), Besides(every), Besides(every, torch.randn(rows, device=device))):
-        found = spread(x, stacks, choice, besides)
-        assert found is not None and torch.equal(found.total(), mixture(x, stacks, choice, besides))
+    choice = ExpertSelection(chosen, torch.rand(rows, top_k, device=device))
+    for besides in (SharedExpertOutput(), SharedExpertOutput(every), SharedExpertOutput(every, torch.randn(rows, device=device))):
+        found = unreduced_experts(x, stacks, choice, besides)
+        assert found is not None and torch.equal(found.total(), fused_moe(x, stacks, choice, besides))
         total = wide[:, :hidden].clone()
         expected = (total.double() + found.total().double()).to(dtype)
         y = found.join(total, weight, 1e-5)
@@ -204,12 +209,12 @@ def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, d
         near(y, rms_norm(expected, weight, 1e-5).double())
         view = wide.clone()
         assert torch.equal(found.join(view[:, :hidden], weight, 1e-5), y) and torch.equal(view[:, hidden:], wide[:, hidden:])
-    assert spread(x[:3], stacks, choice, besides) is None
+    assert unreduced_experts(x[:3], stacks, choice, besides) is None
 
 
 def check_partial(options: dict[str, Any], rows: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any) -> None:
     """Experts that lie elsewhere give nothing, of rows that hold no numbers too, and what is nobody's is not read."""
-    from sgl.runtime.kernels.experts import Besides, Choice, mixture
+    from sgl.runtime.kernels.experts.fused_moe import SharedExpertOutput, ExpertSelection, fused_moe
 
     options = dict(options)
     shared, switched, added, of_input = (options.pop(name, False) for name in ("shared", "switched", "added", "of_input"))
@@ -218,25 +223,25 @@ def check_partial(options: dict[str, Any], rows: int, hidden: int, inner: int, d
     switch = torch.randn(rows, device=device) if switched else None
     chosen = torch.stack([torch.randperm(10)[:3] for _ in range(rows)]).clamp(max=4).int().to(device)
     chosen[::5] = 4
-    choice = Choice(chosen, torch.rand(rows, 3, device=device), of_input, 10)
+    choice = ExpertSelection(chosen, torch.rand(rows, 3, device=device), of_input, 10)
     x[1::7] = math.nan
     expected = by_hand(x, stacks, choice)
     expected = expected + (every.double() * (1 if switch is None else switch.double().sigmoid()[:, None]) if shared else 0)
     expected = expected + residual.double() if added else expected
-    besides = Besides(every if shared else None, switch, residual if added else None)
-    near(mixture(x, stacks, choice, besides, **how), expected)
+    besides = SharedExpertOutput(every if shared else None, switch, residual if added else None)
+    near(fused_moe(x, stacks, choice, besides, **how), expected)
 
 
 def check_turns(seed: int, device: str, pairs: int = 40) -> None:
     """Of several ranks, while experts move: what the law says; padding is nobody's and does not count."""
-    from sgl.runtime.kernels.expert_turns import Turns, take_turns
-    from sgl.runtime.models.expert_spread import Spread
-    from sgl.runtime.models.spec import Held
+    from sgl.runtime.kernels.experts.expert_replica_select import ExpertReplicaTable, select_replicas
+    from sgl.runtime.models.placement.expert_parallel_plan import ExpertParallelPlan
+    from sgl.runtime.models.spec.model_spec import ExpertShare
 
     rng, count, top = random.Random(seed), 6, 2
     sizes = rng.choice([[3, 3], [4, 4], [3, 2, 3], [5, 6]])
-    spreads = [Spread(Held(rank, drawn(rng, count, sizes)), count, torch.device(device)) for rank in range(len(sizes))]
-    turns = [Turns(spread.copies, spread.table, spread.shared, *spread.sizes) for spread in spreads]
+    spreads = [ExpertParallelPlan(ExpertShare(rank, drawn(rng, count, sizes)), count, torch.device(device)) for rank in range(len(sizes))]
+    turns = [ExpertReplicaTable(spread.copies, spread.table, spread.shared, *spread.sizes) for spread in spreads]
     counts = torch.zeros(count, dtype=torch.int64, device=device)
     for _ in range(4):
         held = drawn(rng, count, sizes)
@@ -248,10 +253,10 @@ def check_turns(seed: int, device: str, pairs: int = 40) -> None:
             spread.place(held)
             wanted = torch.full_like(chosen, -1)
             wanted[real] = spread.places(chosen[real], counts)
-            found = take_turns(chosen.int(), own, counts, slots)
+            found = select_replicas(chosen.int(), own, counts, slots)
             assert torch.equal(found.long(), torch.where(wanted < 0, own.here, wanted))
     first = spreads[0].places(chosen, None)
-    assert torch.equal(take_turns(chosen.int(), turns[0], None).long(), torch.where(first < 0, turns[0].here, first))
+    assert torch.equal(select_replicas(chosen.int(), turns[0], None).long(), torch.where(first < 0, turns[0].here, first))
 
 
 def drawn(rng: random.Random, count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -270,9 +275,16 @@ def check_in_few_bits(
     """Some rows hold no numbers: they stay in their rows."""
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.kernels.experts import Besides, Choice, PackedWeights, Stacks, Weights, mixture
-    from sgl.runtime.models.expert_memory import alike, pack_together
-    from sgl.runtime.quantization.few_bits import FewBitsLinear
+    from sgl.runtime.kernels.experts.fused_moe import (
+        SharedExpertOutput,
+        ExpertSelection,
+        PackedExpertWeights,
+        StackedExpertWeights,
+        ExpertWeights,
+        fused_moe,
+    )
+    from sgl.runtime.models.reference.stacked_experts import are_alike, pack_together
+    from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear
 
     options = dict(options)
     bias, of_input = (options.pop(name, False) for name in ("bias", "of_input"))
@@ -280,20 +292,20 @@ def check_in_few_bits(
     for outputs, inputs in ((2 * inner, hidden), (hidden, inner)):
         drawn = [placed(draw(form, outputs, inputs, FORMS[form], seed), device) for seed in range(experts)]
         biases = [torch.randn(outputs, device=device).to(dtype) if bias else None for _ in drawn]
-        layers = [FewBitsLinear(weight, added, dtype) for weight, added in zip(drawn, biases, strict=True)]
-        assert alike(layers)
-        ours.append(PackedWeights(*pack_together(layers)))
-        theirs.append(Weights(torch.stack([weight.dense() for weight in drawn]), ours[-1].bias))
+        layers = [GpuQuantizedLinear(weight, added, dtype) for weight, added in zip(drawn, biases, strict=True)]
+        assert are_alike(layers)
+        ours.append(PackedExpertWeights(*pack_together(layers)))
+        theirs.append(ExpertWeights(torch.stack([weight.dense() for weight in drawn]), ours[-1].bias))
     x, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(2))
     chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
-    choice = Choice(chosen, torch.rand(rows, top_k, device=device), of_input)
+    choice = ExpertSelection(chosen, torch.rand(rows, top_k, device=device), of_input)
     x[1::7] = math.nan
-    expected = by_hand(x, Stacks(*theirs, **options), choice)
-    found = mixture(x, Stacks(*ours, **options), choice, Besides(), **how).double()
+    expected = by_hand(x, StackedExpertWeights(*theirs, **options), choice)
+    found = fused_moe(x, StackedExpertWeights(*ours, **options), choice, SharedExpertOutput(), **how).double()
     assert found[1::7].isnan().all()
     kept = [row for row in range(rows) if row % 7 != 1]
     assert (found[kept] - expected[kept]).norm() < (4e-3 if dtype == torch.float16 else 2e-2) * expected[kept].norm()
-    added = mixture(x, Stacks(*ours, **options), choice, Besides(x=residual.clone()), **how).double()
+    added = fused_moe(x, StackedExpertWeights(*ours, **options), choice, SharedExpertOutput(x=residual.clone()), **how).double()
     torch.testing.assert_close(added[kept], (found + residual.double())[kept], atol=0.05 * float(expected[kept].abs().max()), rtol=0.02)
 
 
@@ -301,13 +313,13 @@ def lay_in_few_bits(rig: Any, exact: Any, group: int, device: str) -> None:
     """The experts of `rig` in four bits, and in `exact` what these stand for."""
     from layer_checks import loaded_weight
 
-    from sgl.runtime.layers.linear import Linear
-    from sgl.runtime.quantization.few_bits import FewBitsLinear
-    from sgl.runtime.quantization.rounding import nearest
+    from sgl.runtime.layers.linear_layers import Linear
+    from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear
+    from sgl.runtime.quantization.weight_rounding import nearest
 
     exact.model.step = None
     for layer, other in zip(rig.model.layers, exact.model.layers, strict=True):
-        if not isinstance(layer.ffn, ExpertsPart):
+        if not isinstance(layer.ffn, ReferenceExperts):
             continue
         other.ffn.compiled = None
         for ours, theirs in zip(layer.ffn.experts, other.ffn.experts, strict=True):
@@ -315,7 +327,7 @@ def lay_in_few_bits(rig: Any, exact: Any, group: int, device: str) -> None:
                 found = getattr(theirs, name)
                 weight = nearest(loaded_weight(found), group)
                 bias = None if found.bias is None else found.bias.to(device, rig.model.dtype)
-                setattr(ours, name, FewBitsLinear(placed(weight, device), bias, rig.model.dtype))
+                setattr(ours, name, GpuQuantizedLinear(placed(weight, device), bias, rig.model.dtype))
                 setattr(theirs, name, Linear(weight.dense(), found.bias))
     vars(rig.model).pop("course", None)
 
@@ -356,7 +368,7 @@ __all__ = ["PRODUCTS", "ROUTERS"]
 
 def check_bring(rows: int, top_k: int, experts: int, size: tuple[int, ...], dtype: torch.dtype, device: str, padding: int = 0) -> None:
     """What is chosen is what it is in main memory, everything else stays; padding chooses nothing, and all that came is counted."""
-    from sgl.runtime.kernels.expert_bring import bring, choose
+    from sgl.runtime.kernels.experts.expert_fetch import fetch_experts, collect_selected as choose
 
     chosen = torch.rand(rows + padding, experts).topk(top_k).indices.int()
     slots = torch.cat((torch.arange(1, rows + 1), torch.zeros(padding, dtype=torch.long))).int().to(device) if padding else None
@@ -368,7 +380,7 @@ def check_bring(rows: int, top_k: int, experts: int, size: tuple[int, ...], dtyp
     found = choose(chosen.to(device), experts, counter, slots)
     assert int(counter) == 5 + len(wanted) and int(found.total) == len(wanted)
     assert found.experts[: len(wanted)].tolist() == wanted.tolist()
-    bring(source, room, found)
+    fetch_experts(source, room, found)
     for expert in range(experts):
         there = source if expert in wanted.tolist() else before
         assert torch.equal(room[expert].cpu().view(torch.uint8), there[expert].cpu().view(torch.uint8)), expert

@@ -17,7 +17,7 @@ from server_rig import await_true
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import EngineDied
-from sgl.runtime.process import remote
+from sgl.runtime.process import remote_core
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "heartbeat": 4.0}
 KINDS: dict[str, dict[str, int]] = {"tensor parallel": {"tensor_parallel": 2}, "pipeline parallel": {"pipeline_parallel": 2}, "replicas": {"replicas": 2}}
@@ -117,7 +117,7 @@ class Soak:
 def soak(path: Path, kind: str, seconds: float, seed: int, folder: Path, monkeypatch: Any, faults: tuple[str, ...] = FAULTS) -> dict[str, Any]:
     """Raises AssertionError for what must not be. folder: empty, for temporary files."""
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(remote, "STEADY", 0.0)  # each death is the first of its row
+    monkeypatch.setattr(remote_core, "STEADY", 0.0)  # each death is the first of its row
     shared = set(os.listdir("/dev/shm"))
     with Engine(path, **OPTIONS | {"heartbeat": None}) as one:
         expected = [walk(one, which) for which in range(WALKS)]

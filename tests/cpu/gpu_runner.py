@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from sgl.runtime.attention import AttentionLayout
-from sgl.runtime.attention.by_layer import AttentionByLayer
-from sgl.runtime.attention.over_windows import OverWindows
-from sgl.runtime.attention.torch_native import TorchNativeAttention
+from sgl.runtime.attention.attention_by_layer import AttentionByLayer
+from sgl.runtime.attention.window_slot_attention import WindowSlotAttention
+from sgl.runtime.attention.torch_native_attention import TorchNativeAttention
 from sgl.runtime.executor import cuda_runner
-from sgl.runtime.loop import assemble
+from sgl.runtime.build import build_engine
 from sgl.runtime.models import decoder
 
 
@@ -40,7 +40,7 @@ class Graphs:
         result, replays = compute(), count()  # a step is captured and replayed: both are one run here, as what comes in may be written over
         return SimpleNamespace(replay=lambda: next(replays) and result.copy_(compute())), result
 
-    def replay_of(self, compute: Callable[[], None]) -> Callable[[], None]:
+    def graph_for(self, compute: Callable[[], None]) -> Callable[[], None]:
         return compute
 
 
@@ -55,7 +55,7 @@ def attention_of(config: Any, pool: Any, layout: AttentionLayout, context: int, 
     if len(layout.groups) == 1 and None not in layout.layers and not layout.windowed:
         return Attention(pool, layout.groups[0])
     plain = [Attention(pool.parts[home], shape) for home, shape in zip(layout.homes, layout.groups, strict=True)]
-    return AttentionByLayer(pool, layout, [OverWindows(each) if layout.is_windowed(group) else each for group, each in enumerate(plain)])
+    return AttentionByLayer(pool, layout, [WindowSlotAttention(each) if layout.is_windowed(group) else each for group, each in enumerate(plain)])
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda device: idle)
     monkeypatch.setattr(cuda_runner.CudaRunner, "on_device", lambda self: torch.inference_mode())
-    monkeypatch.setattr(cuda_runner, "GraphPool", Graphs)
+    monkeypatch.setattr(cuda_runner, "CudaGraphPool", Graphs)
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(assemble, "_attention", attention_of)
+    monkeypatch.setattr(build_engine, "make_runner", runner)
+    monkeypatch.setattr(build_engine, "_attention", attention_of)

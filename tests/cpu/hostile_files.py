@@ -128,16 +128,16 @@ def memory(kind: str) -> float:
 
 def load(folder: Path) -> tuple[str, str]:
     """By both ways; what loads must also answer."""
-    from sgl.lang.chat.jinja import JinjaChatTemplate
+    from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
     from sgl.lang.errors import ProgramError
     from sgl.runtime import Engine
     from sgl.runtime.errors import RuntimeFailure
-    from sgl.runtime.loop.config import EngineConfig
-    from sgl.runtime.loop.survey import survey
+    from sgl.runtime.build.engine_config import EngineConfig
+    from sgl.runtime.build.memory_estimate import estimate_memory
 
     options = {"device": "cpu", "dtype": "float32", "kv_tokens": 256, "context": 64}
     try:
-        told = survey(folder, EngineConfig.from_options(options))
+        told = estimate_memory(folder, EngineConfig.from_options(options))
         problem = told.text.problem or told.files.problem
     except RuntimeFailure as error:
         problem = str(error)

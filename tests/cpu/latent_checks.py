@@ -9,8 +9,8 @@ from attention_cases import Work
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionLayout, LayerAttention
-from sgl.runtime.layers.float8 import FP8
-from sgl.runtime.layers.rotary import Rope, Rotary, rotate
+from sgl.runtime.layers.float8_reference import FP8
+from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding, rotate
 
 MIXED: Work = [(40, 1), (0, 1), (33, 1), (17, 9), (40, 2), (0, 20)]
 
@@ -34,7 +34,7 @@ def layers(draw: st.DrawFn, sizes: tuple[tuple[int, int], ...]) -> list[LayerAtt
 
 def check_rows(tokens: int, heads: int, dim: int, rank: int, turned: int, dtype: torch.dtype, kept: torch.dtype, device: str, turns: bool = True, own: slice = slice(None)) -> None:
     """What is written to the pool and to the queries, against the law's operations; the padding slot and other slots stay as they are. own: the tokens that have queries."""
-    from sgl.runtime.kernels.latent_rows import latent_rows
+    from sgl.runtime.kernels.attention.latent_norm_rope_store import latent_norm_rope_store
 
     width, scale = rank + turned, 0.5 if kept == FP8 else 1.0
     query, latent = (torch.randn(tokens, size, device=device).to(dtype) for size in (heads * (dim + turned), width))
@@ -43,9 +43,9 @@ def check_rows(tokens: int, heads: int, dim: int, rank: int, turned: int, dtype:
     positions, slots = (torch.randperm(most, device=device)[:tokens].int() for most in (50 + tokens, tokens + 8))
     slots = slots + 1
     slots[0] = 0
-    rotary = Rotary(Rope(1e4, turned, turned), dtype, torch.device(device), 50 + tokens)
+    rotary = RotaryEmbedding(RopeParameters(1e4, turned, turned), dtype, torch.device(device), 50 + tokens)
     query, q = query[own], q[own]
-    latent_rows(query, latent, norm, 1e-5, rotary.table if turns else None, positions, slots, pool, q, scale, own.start or 0)
+    latent_norm_rope_store(query, latent, norm, 1e-5, rotary.table if turns else None, positions, slots, pool, q, scale, own.start or 0)
     angles = rotary.gather(positions, 50 + tokens)
     normed = torch.nn.functional.rms_norm(latent[:, :rank].float(), (rank,), norm.float(), 1e-5)
     last, of_queries = latent[:, None, rank:], query[:, heads * dim :].unflatten(1, (heads, turned))

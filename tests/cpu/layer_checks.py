@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from rig import Rig, Row
 from torch import Tensor
 
-from sgl.runtime.layers.activation import ACTIVATIONS as TORCH_ACTIVATIONS
-from sgl.runtime.layers.linear import BlockedLinear, Linear
-from sgl.runtime.layers.rotary import Rope, Rotary
-from sgl.runtime.models.claims_gpu import ACTIVATIONS
+from sgl.runtime.layers.activation_functions import ACTIVATIONS as TORCH_ACTIVATIONS
+from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
+from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.quantization import Fp8Linear
-from sgl.runtime.step.batch import Batch, DeviceBatch
+from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
 
 FP8 = torch.float8_e4m3fn
 
@@ -28,7 +28,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 
 def check_norms(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
-    from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
+    from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
 
     x, delta = (torch.randn(rows, size, device=device).to(dtype) for _ in range(2))
     weight = torch.randn(size, device=device).to(dtype)
@@ -43,7 +43,7 @@ def check_norms(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
 
 
 def check_norm_of_strided_rows(device: str) -> None:
-    from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
+    from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
 
     wide = torch.randn(3, 100, device=device)
     x, weight = wide[:, 10:58], torch.ones(48, device=device)
@@ -56,7 +56,7 @@ def check_norm_of_strided_rows(device: str) -> None:
 
 def check_join(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
     """Every order of additions and norms, against float64."""
-    from sgl.runtime.kernels.join import NormWeights, join
+    from sgl.runtime.kernels.residual_norm import NormWeights, add_norm
 
     def random() -> Tensor:
         return torch.randn(rows, size, device=device).to(dtype)
@@ -71,13 +71,13 @@ def check_join(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
         for options in ({}, {"branch": 0.3, "other": random()}, {"scalar": scalar, "of_sum": True}):
             x, delta = random(), random()
             total = joined(x, delta, after, **options)
-            y = join(x, delta, after=after, before=before, **options)
+            y = add_norm(x, delta, after=after, before=before, **options)
             close(x, total.to(dtype))
             close(y, normed(x.double(), before).to(dtype))
             assert before is not None or y is x
         if before is not None:
             kept = x.clone()
-            close(join(x, None, after=after, before=before), normed(x.double(), before).to(dtype))
+            close(add_norm(x, None, after=after, before=before), normed(x.double(), before).to(dtype))
             assert torch.equal(x, kept)
 
 
@@ -102,7 +102,7 @@ def joined(
 
 def check_activations(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
     """Alone and gated, from tiny numbers to such whose squares are beyond the type."""
-    from sgl.runtime.kernels.activation import activate, activate_gated
+    from sgl.runtime.kernels.activation_kernels import activate, activate_gated
 
     spread = torch.logspace(-3, 2.5, rows, device=device)[:, None]
     for name in ACTIVATIONS:
@@ -125,7 +125,7 @@ def _near(actual: Tensor, expected: Tensor, size: Tensor) -> None:
 
 
 def check_logits(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
-    from sgl.runtime.kernels.logits import adjust
+    from sgl.runtime.kernels.logit_softcap import adjust
 
     for scale, cap in ((0.3, None), (1.0, 30.0), (2.0, 5.0)):
         logits = (torch.randn(rows, size, device=device) * 40).to(dtype)
@@ -139,7 +139,7 @@ def check_logits(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
 
 
 def check_silu(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
-    from sgl.runtime.kernels.activation import activate_gated
+    from sgl.runtime.kernels.activation_kernels import activate_gated
 
     spread = torch.logspace(-3, 2.5, rows, device=device)[:, None]
     gate_up = (torch.randn(rows, 2 * size, device=device) * spread).to(dtype)
@@ -167,18 +167,18 @@ def check_heads(
     tokens: int, queries: int, keys: int, dim: int, dtype: torch.dtype, device: str,
     normed: bool = False, pool_dtype: torch.dtype | None = None, scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:  # fmt: skip
-    from sgl.runtime.kernels.heads import HeadWeights, rotate_and_store
+    from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
 
     qkv = torch.randn(tokens, (queries + 2 * keys) * dim, device=device).to(dtype)
-    table = Rotary(Rope(1e4, dim, dim), dtype, torch.device(device), 500).table
+    table = RotaryEmbedding(RopeParameters(1e4, dim, dim), dtype, torch.device(device), 500).table
     positions = torch.randint(0, 500, (tokens,), device=device, dtype=torch.int32)
     slots = torch.randperm(tokens + 5, device=device)[:tokens].int()
     slots[0] = 0
     pool = torch.zeros(2, tokens + 5, keys, dim, device=device).to(pool_dtype or dtype)
     norm = torch.randn(queries + keys, dim, device=device).to(dtype) if normed else None
     q, k, v = oracle_heads(qkv, queries, keys, table, positions, norm, 1e-4)
-    got = rotate_and_store(
-        qkv, queries, keys, table, positions, slots, pool[0], pool[1], HeadWeights(norm, 1e-4) if normed else None, *scales
+    got = norm_rope_store(
+        qkv, queries, keys, table, positions, slots, pool[0], pool[1], QkNormWeights(norm, 1e-4) if normed else None, *scales
     )
     close(got, q)
     inside = qkv.view(tokens, -1, dim)
@@ -211,17 +211,17 @@ def check_other_heads(
     bias: bool = False, whole: bool = False, after: bool = False, turn: bool = True, apart: bool = False, value_eps: float | None = None,
 ) -> None:  # fmt: skip
     """Norms and rotations that families other than Llama have; stores=False: a layer that projects queries only."""
-    from sgl.runtime.kernels.heads import HeadWeights, rotate_and_store
+    from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
 
     own = keys if stores else 0
     qkv = torch.randn(tokens, (queries + 2 * own) * dim, device=device).to(dtype)
-    table = Rotary(Rope(1e4, dim, dim), dtype, torch.device(device), 500).table if turn else None
+    table = RotaryEmbedding(RopeParameters(1e4, dim, dim), dtype, torch.device(device), 500).table if turn else None
     positions = torch.randint(0, 500, (tokens,), device=device, dtype=torch.int32)
     slots = torch.randperm(tokens + 5, device=device)[:tokens].int()
     slots[0] = 0
     pool = torch.zeros(2, tokens + 5, keys, dim, device=device).to(dtype)
     weight, added = torch.randn(2, queries + own, dim, device=device)
-    norm = HeadWeights(weight, 1e-4, added if bias else None, layer, whole, after)
+    norm = QkNormWeights(weight, 1e-4, added if bias else None, layer, whole, after)
     heads = qkv.view(tokens, -1, dim).double()
     qk, v = heads.split([queries + own, own], 1)
     qk = _headed(_turned(qk, table, positions), norm, queries) if after else _turned(_headed(qk, norm, queries), table, positions)
@@ -229,7 +229,7 @@ def check_other_heads(
         v = v * (v.square().mean(-1, keepdim=True) + value_eps).rsqrt()
     out = torch.empty(tokens, queries, dim, dtype=dtype, device=device) if apart else None
     kept = qkv.clone()
-    got = rotate_and_store(qkv, queries, own, table, positions, slots, pool[0], pool[1], norm, out=out, value_eps=value_eps)
+    got = norm_rope_store(qkv, queries, own, table, positions, slots, pool[0], pool[1], norm, out=out, value_eps=value_eps)
     close(got, qk[:, :queries].to(dtype))
     assert torch.equal(qkv, kept) if apart else True
     if not stores:
@@ -265,7 +265,7 @@ def _headed(x: Tensor, norm: Any, queries: int) -> Tensor:
 
 def check_embed(tokens: int, hidden: int, page_size: int, dtype: torch.dtype, device: str) -> None:
     """Sequences of up to 9 tokens; some tokens are those sampled last, some are in no slot."""
-    from sgl.runtime.kernels.embed import embed, enter_pages
+    from sgl.runtime.kernels.embed_tokens import embed, enter_pages
 
     embedding = torch.randn(50, hidden, device=device).to(dtype)
     token_rows = torch.arange(tokens, device=device).int() // 9
@@ -292,11 +292,11 @@ def check_embed(tokens: int, hidden: int, page_size: int, dtype: torch.dtype, de
 
 def device_batch(
     ids: Tensor, positions: Tensor, slots: Tensor, token_rows: Tensor, table: Tensor, last: Tensor, page_size: int
-) -> Batch:  # fmt: skip
+) -> StepBatch:  # fmt: skip
     """A batch as the embedding's kernel needs it; nothing else of it is set."""
     none = torch.empty(0, dtype=torch.int32, device=ids.device)
     device = DeviceBatch(none, token_rows, none, none, table, page_size, last)
-    return Batch(ids, positions, slots, [], [], [], none, device=device)
+    return StepBatch(ids, positions, slots, [], [], [], none, device=device)
 
 
 class FusedRig(Rig):
@@ -307,7 +307,7 @@ class FusedRig(Rig):
 
     wanted: int | None = None
 
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: StepBatch) -> Tensor:
         batch.logit_rows = batch.logit_rows[: self.wanted]
         lengths = torch.tensor(batch.query_lens)
         rows, ends = torch.arange(len(lengths)), lengths.cumsum(0)

@@ -11,22 +11,28 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.language as tl
 
-from sgl.runtime.kernels import one_row, one_way, one_way_kernels, over_ranks, over_ranks_kernels
-from sgl.runtime.kernels.mailbox import Mailbox
-from sgl.runtime.kernels.one_row_ranks import post_linear
-from sgl.runtime.kernels.one_way import Channels, gather, tell
-from sgl.runtime.kernels.over_ranks import (
-    Rooms,
-    Sizes,
-    join_posted,
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.comm import (
+    gather_broadcast,
+    gather_broadcast_kernels,
+    all_reduce,
+    all_reduce_kernels,
+)
+from sgl.runtime.kernels.comm.gpu_p2p import P2PChannel
+from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
+from sgl.runtime.kernels.comm.gather_broadcast import GatherBuffers, gather, broadcast_from_rank0
+from sgl.runtime.kernels.comm.all_reduce import (
+    AllReduceBuffers,
+    AllReduceSizes,
+    add_norm_of_posted,
     sum_add_norm,
     sum_of_posted,
-    sum_over_ranks,
+    all_reduce_sum,
 )
 
 WIDTH, FIRST, PROGRAMS = 48, 2**31 - 5, 2  # turns begin so that they pass the largest number
-over_ranks_kernels.PROGRAMS, over_ranks.MOST = tl.constexpr(PROGRAMS), PROGRAMS  # so that each has several rows
-one_way_kernels.PROGRAMS, one_way.MOST, one_way.BLOCK = tl.constexpr(PROGRAMS), PROGRAMS, 8  # and several blocks
+all_reduce_kernels.PROGRAMS, all_reduce.MOST = tl.constexpr(PROGRAMS), PROGRAMS  # so that each has several rows
+gather_broadcast_kernels.PROGRAMS, gather_broadcast.MOST, gather_broadcast.BLOCK = tl.constexpr(PROGRAMS), PROGRAMS, 8  # and several blocks
 
 
 def mapped(path: str, size: int) -> torch.Tensor:
@@ -41,14 +47,14 @@ def meet(rank: int, ranks: int, path: str) -> None:
         time.sleep(0.01)
 
 
-def rooms_of(rank: int, ranks: int, path: str, dtype: torch.dtype) -> tuple[Rooms, torch.Tensor]:
+def rooms_of(rank: int, ranks: int, path: str, dtype: torch.dtype) -> tuple[AllReduceBuffers, torch.Tensor]:
     """Room for 2 rows that go to all, and for 7 at once."""
-    sizes = Sizes(ranks, WIDTH, dtype.itemsize, 2, 7)
+    sizes = AllReduceSizes(ranks, WIDTH, dtype.itemsize, 2, 7)
     each = -(-sizes.bytes // 16) * 16
     memory = mapped(path, each * ranks)
     memory[each * rank : each * (rank + 1)].view(torch.int32).fill_(FIRST)
     places = memory.data_ptr() + each * torch.arange(ranks)
-    rooms = Rooms(rank, sizes, places, torch.full((PROGRAMS,), FIRST, dtype=torch.int32))
+    rooms = AllReduceBuffers(rank, sizes, places, torch.full((PROGRAMS,), FIRST, dtype=torch.int32))
     meet(rank, ranks, path)
     return rooms, memory
 
@@ -56,10 +62,10 @@ def rooms_of(rank: int, ranks: int, path: str, dtype: torch.dtype) -> tuple[Room
 def letters(rank: int, ranks: int, path: str) -> None:
     """Rank 0 posts steps of several parts, rank 1 reads them; the first one is more than two steps ahead only if it does not wait."""
     numbers, most = 5000, 3
-    each = Mailbox.bytes_for(numbers, most)
+    each = P2PChannel.bytes_for(numbers, most)
     memory = mapped(path, 2 * each)
     own, address = memory[each * rank : each * (rank + 1)].view(torch.int32), memory.data_ptr() + each * torch.arange(2)
-    box = Mailbox(own, address[rank : rank + 1], address[1 - rank : 2 - rank], numbers, most)
+    box = P2PChannel(own, address[rank : rank + 1], address[1 - rank : 2 - rank], numbers, most)
     meet(rank, ranks, path)
     for step in range(9):
         box.begin()
@@ -94,7 +100,7 @@ def sums(rank: int, ranks: int, path: str) -> None:
             posted(rank, drawn, call, rooms, dtype)
 
 
-def summed(rank: int, parts: list[torch.Tensor], call: int, rooms: Rooms) -> None:
+def summed(rank: int, parts: list[torch.Tensor], call: int, rooms: AllReduceBuffers) -> None:
     (rows, size), dtype, total = parts[0].shape, parts[0].dtype, total_of(parts)
     if call // 2 % 2:
         x = torch.randn(rows, size, generator=torch.Generator().manual_seed(call)).to(dtype)
@@ -103,24 +109,24 @@ def summed(rank: int, parts: list[torch.Tensor], call: int, rooms: Rooms) -> Non
         assert torch.equal(x, y)
         torch.testing.assert_close(normed, normed_of(y, weight))
     else:
-        assert torch.equal(sum_over_ranks(parts[rank], rooms), total)
+        assert torch.equal(all_reduce_sum(parts[rank], rooms), total)
 
 
-def posted(rank: int, drawn: list[torch.Generator], call: int, rooms: Rooms, dtype: torch.dtype) -> None:
+def posted(rank: int, drawn: list[torch.Generator], call: int, rooms: AllReduceBuffers, dtype: torch.dtype) -> None:
     outputs, inputs = (48, 30)[call % 2], (64, 40)[call // 2 % 2]
     inputs_of, weights = ([torch.randn(count, inputs, generator=each).to(dtype) for each in drawn] for count in (1, outputs))
     biases = [torch.randn(outputs, generator=each).to(dtype) if call % 3 else None for each in drawn]
     scales = [torch.rand(outputs, generator=each) if call % 2 else None for each in drawn]
-    launch = one_row.Launch((2, 8)[call // 4 % 2], 16, 1)
+    launch = gemv.GemvLaunch((2, 8)[call // 4 % 2], 16, 1)
     told = [*zip(inputs_of, weights, biases, (launch,) * len(drawn), scales, strict=True)]
-    total, out = total_of([one_row.linear(*each) for each in told]), torch.empty(1, outputs, dtype=dtype)
+    total, out = total_of([gemv.linear(*each) for each in told]), torch.empty(1, outputs, dtype=dtype)
     post_linear(*told[rank][:2], rooms, *told[rank][2:])
     if call % 4 == 0:
         assert sum_of_posted(out, rooms) is out and torch.equal(out, total)
         return
     x = torch.randn(1, outputs, generator=drawn[0]).to(dtype)
     y, weight = x + total, torch.arange(outputs) / 7
-    assert join_posted(x, out, weight, 1e-5, rooms) is out and torch.equal(x, y)
+    assert add_norm_of_posted(x, out, weight, 1e-5, rooms) is out and torch.equal(x, y)
     torch.testing.assert_close(out, normed_of(y, weight))
 
 
@@ -136,16 +142,16 @@ def normed_of(y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (wide * torch.rsqrt((wide * wide).mean(1, keepdim=True) + 1e-5) * weight).to(y.dtype)
 
 
-def channels_of(rank: int, ranks: int, path: str, number: int) -> tuple[Channels, torch.Tensor]:
+def channels_of(rank: int, ranks: int, path: str, number: int) -> tuple[GatherBuffers, torch.Tensor]:
     """The number-th of two."""
-    most, file = one_way.messages(4 * 160), f"{path}.way{number}"
-    each = -(-Channels.bytes_for(ranks, most) // 16) * 16
+    most, file = gather_broadcast.messages(4 * 160), f"{path}.way{number}"
+    each = -(-GatherBuffers.bytes_for(ranks, most) // 16) * 16
     with open(file, "a+b") as made:
         made.truncate(each * ranks)
     memory = mapped(file, each * ranks)
     memory[each * rank : each * (rank + 1)].view(torch.int32).fill_(FIRST)
     places = memory.data_ptr() + each * torch.arange(ranks)
-    return Channels(rank, ranks, most, places, torch.full((ranks, PROGRAMS), FIRST, dtype=torch.int32)), memory
+    return GatherBuffers(rank, ranks, most, places, torch.full((ranks, PROGRAMS), FIRST, dtype=torch.int32)), memory
 
 
 def ways(rank: int, ranks: int, path: str) -> None:
@@ -167,7 +173,7 @@ def ways(rank: int, ranks: int, path: str) -> None:
             assert torch.equal(found, whole if rank == 0 else own)
         if streak != 0:
             heard = tokens.clone() if rank == 0 else torch.zeros_like(tokens)
-            tell(heard, outwards)
+            broadcast_from_rank0(heard, outwards)
             assert torch.equal(heard, tokens)
     assert not inwards.holds(9, 40, dtype.itemsize) and not inwards.holds(1, 2, 8)
     assert inwards.counted.ne(FIRST).any()

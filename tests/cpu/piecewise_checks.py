@@ -13,15 +13,15 @@ from part_models import decoder
 from torch import Tensor
 
 from sgl.runtime.attention import AttentionLayout, attention_backend
-from sgl.runtime.attention.written import attend_written
+from sgl.runtime.attention.unfused_attention import attend_unfused
 from sgl.runtime.cache import IntRow
-from sgl.runtime.executor.page_table import PageTable
-from sgl.runtime.executor.piecewise import MixedSteps, Piece
+from sgl.runtime.executor.gpu_page_table import GpuPageTable
+from sgl.runtime.executor.piecewise_graphs import PiecewiseCudaGraphs, Piece
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.spec import Model
-from sgl.runtime.sequences.sequence import Status, Work
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.models.spec.model_spec import ModelSpec
+from sgl.runtime.sequences.sequence import SequenceStatus, ScheduledWork
+from sgl.runtime.step.step_batch import StepBatch
 
 ROWS, SLOTS = 40, 1200
 LONGEST = 100  # tokens of a sequence before it ends
@@ -49,7 +49,7 @@ class _Op:
 
 def state(tokens: Sequence[int], slots: Any, wanted: int) -> Any:
     """What a runner reads of a sequence."""
-    return _State(tokens=IntRow(tokens), slots=IntRow(slots), ops=[_Op(wanted)], status=Status.RUNNING)
+    return _State(tokens=IntRow(tokens), slots=IntRow(slots), ops=[_Op(wanted)], status=SequenceStatus.RUNNING)
 
 
 class _State(SimpleNamespace):
@@ -72,7 +72,7 @@ class PooledOracle:
     def __init__(self, pool: Any, layout: AttentionLayout) -> None:
         self.pool, self.layout = pool, layout
 
-    def plan(self, batch: Batch) -> None: ...
+    def plan(self, batch: StepBatch) -> None: ...
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
         return self.layout.stored(self.pool, layer)
@@ -80,15 +80,15 @@ class PooledOracle:
     def scales(self, layer: int) -> Any:
         return self.layout.scales(self.pool, layer)
 
-    def slots(self, layer: int, batch: Batch) -> Tensor:
+    def slots(self, layer: int, batch: StepBatch) -> Tensor:
         return batch.slots
 
-    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: Batch, sinks: Tensor | None = None) -> None:
+    def attend_into(self, out: Tensor, q: Tensor, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> None:
         attend_pool(out, q, *self.stored(layer), self.layout.layers[layer], batch, sinks)
 
 
 def attend_pool(
-    out: Tensor, q: Tensor, keys: Tensor, values: Tensor, asked: Any, batch: Batch, sinks: Tensor | None = None
+    out: Tensor, q: Tensor, keys: Tensor, values: Tensor, asked: Any, batch: StepBatch, sinks: Tensor | None = None
 ) -> None:
     """keys, values: [slots, kv_heads, width].  asked: has scale, softcap, window."""
     start = 0
@@ -99,18 +99,18 @@ def attend_pool(
         seen = (distance >= 0) & (distance < (asked.window or len(slots)))
         mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf).to(q.device)
         logits = None if sinks is None else sinks.view(-1, 1, 1)
-        out[rows] = attend_written(q[rows].transpose(0, 1), k, v, mask, asked.scale, asked.softcap, logits).transpose(0, 1)
+        out[rows] = attend_unfused(q[rows].transpose(0, 1), k, v, mask, asked.scale, asked.softcap, logits).transpose(0, 1)
         start += count
 
 
 class Half:
-    """A model on a pool of its own, whose free slots hold NaN; in pieces where `replay_of` is given."""
+    """A model on a pool of its own, whose free slots hold NaN; in pieces where `graph_for` is given."""
 
     def __init__(
-        self, path: Path | Model, device: str, dtype: torch.dtype, attention: str, replay_of: Callable[[Piece], Piece] | None,
+        self, path: Path | ModelSpec, device: str, dtype: torch.dtype, attention: str, graph_for: Callable[[Piece], Piece] | None,
         transform: Any = None,
     ) -> None:  # fmt: skip
-        if isinstance(path, Model):
+        if isinstance(path, ModelSpec):
             self.model = decoder(path, dtype, device)
         else:
             self.model = load_model(path, dtype, device, None, transform)
@@ -123,12 +123,12 @@ class Half:
             else attention_backend(attention, self.pool, layout, page_size=1, max_running=ROWS)
         )
         self.device = self.pool.device
-        self.table = PageTable(ROWS, 512, 1, self.device)
+        self.table = GpuPageTable(ROWS, 512, 1, self.device)
         self.last = torch.zeros(ROWS + 1, dtype=torch.int32, device=device)
         self.states: dict[Row, Any] = {}
         self.pieces = None
-        if replay_of is not None:
-            self.pieces = MixedSteps(self.model, self.attention, self.table, self.last, replay_of)
+        if graph_for is not None:
+            self.pieces = PiecewiseCudaGraphs(self.model, self.attention, self.table, self.last, graph_for)
 
     @torch.inference_mode()
     def step(self, rows: list[Row], counts: Sequence[int], wanted: int | None) -> Tensor:
@@ -141,7 +141,7 @@ class Half:
             seq = self.states.setdefault(row, state((), (), 0))
             seq.tokens, seq.ops = IntRow(row.tokens[: len(row.slots)]), [_Op(count if wanted is None else wanted)]
             seq.slots.extend(row.slots[len(seq.slots) :])
-            work.append(Work(seq, len(row.slots) - count, len(row.slots)))
+            work.append(ScheduledWork(seq, len(row.slots) - count, len(row.slots)))
         places = self.table.place(work, lambda array: torch.from_numpy(array).to(self.device))
         for row, seq, place in list(zip(rows, (item.seq for item in work), places, strict=True))[::2]:
             self.last[place] = row.tokens[len(row.slots) - 1]
@@ -159,15 +159,15 @@ class Pair:
 
     def __init__(
         self,
-        path: Path | Model,
+        path: Path | ModelSpec,
         device: str,
-        replay_of: Callable[[Piece], Piece] = lambda piece: piece,
+        graph_for: Callable[[Piece], Piece] = lambda piece: piece,
         dtype: torch.dtype = torch.float32,
         attention: str = "oracle",
         transform: Any = None,
     ) -> None:
         self.whole = Half(path, device, dtype, "torch_native", None, transform)
-        self.mixed = Half(path, device, dtype, attention, replay_of, transform)
+        self.mixed = Half(path, device, dtype, attention, graph_for, transform)
         self.rows: list[Row] = []
         self._free = list(np.random.default_rng(1).permutation(np.arange(1, SLOTS)))
 
@@ -195,7 +195,7 @@ def stored(pool: Any) -> list[Tensor]:
 
 
 def check_random_steps(
-    path: Path | Model, device: str, steps: int, most: int = 9, sequences: int = 3, bound: float = 1e-5, **options: Any
+    path: Path | ModelSpec, device: str, steps: int, most: int = 9, sequences: int = 3, bound: float = 1e-5, **options: Any
 ) -> Pair:
     """Sequences that come and go, decodes first, then chunks of up to `most` tokens; some steps want all logits
     or none."""

@@ -12,49 +12,49 @@ import torch
 from rig import Rig
 
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.layers.rotary import Rope
+from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.recurrent_spec import Delta, Mamba1, Mamba2
-from sgl.runtime.models.spec import (
-    Attention,
-    Experts,
+from sgl.runtime.models.spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from sgl.runtime.models.spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
     Feedforward,
-    Gated,
-    HeadNorm,
-    Layer,
+    GatedFFNSpec,
+    QkNormSpec,
+    LayerSpec,
     Mixer,
-    Model,
-    Norm,
-    Norms,
-    Plain,
-    Router,
-    ShortConv,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    RouterSpec,
+    ShortConvSpec,
 )
 
 VOCABULARY = 70
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
 
 
-def random_norm(rng: random.Random) -> Norm:
+def random_norm(rng: random.Random) -> NormSpec:
     kind: Any = rng.choice(["rms", "layer"])
-    return Norm(rng.choice([1e-5, 1e-6, 0.1]), kind, rng.choice([0.0, 1.0]), rng.random() < 0.8, kind == "layer" and rng.random() < 0.5)
+    return NormSpec(rng.choice([1e-5, 1e-6, 0.1]), kind, rng.choice([0.0, 1.0]), rng.random() < 0.8, kind == "layer" and rng.random() < 0.5)
 
 
-def random_norms(rng: random.Random) -> Norms:
+def random_norms(rng: random.Random) -> LayerNorms:
     norm = random_norm(rng)
-    kind = rng.choice([Norms.pre, Norms.post, Norms.both, Norms.beside, lambda n: Norms.beside(n, own=True), lambda n: Norms()])
-    found: Norms = kind(norm)
+    kind = rng.choice([LayerNorms.pre, LayerNorms.post, LayerNorms.both, LayerNorms.beside, lambda n: LayerNorms.beside(n, own=True), lambda n: LayerNorms()])
+    found: LayerNorms = kind(norm)
     if found.after_ffn and not found.before_ffn and rng.random() < 0.5:
         return replace(found, of_sum=True)
     return replace(found, after_ffn=random_norm(rng)) if rng.random() < 0.2 else found
 
 
-def random_attention(rng: random.Random) -> Attention:
+def random_attention(rng: random.Random) -> AttentionSpec:
     dim, kv_heads = rng.choice([16, 20, 32, 64, 80]), rng.choice([1, 2, 3])
     over: Any = rng.choice(["head", "each", "all"])
-    turning = rng.choice([None, Rope(1e4, dim, dim), Rope(5e3, dim // 4 * 2, dim), Rope(1e4, dim, dim, interleaved=True)])
-    own = HeadNorm(replace(random_norm(rng), bias=False), over, rng.random() < 0.3)
-    found = Attention(
+    turning = rng.choice([None, RopeParameters(1e4, dim, dim), RopeParameters(5e3, dim // 4 * 2, dim), RopeParameters(1e4, dim, dim, interleaved=True)])
+    own = QkNormSpec(replace(random_norm(rng), bias=False), over, rng.random() < 0.3)
+    found = AttentionSpec(
         kv_heads * rng.choice([1, 2, 5]), kv_heads, dim, rng.choice([dim**-0.5, 0.3]),
         rope=turning, bias=rng.random() < 0.5, out_bias=rng.random() < 0.5, norm=rng.choice([None, own]),
         value_norm_eps=rng.choice([None, 1e-5]), clip=rng.choice([None, 1.5]), window=rng.choice([None, None, 5, 9]),
@@ -71,44 +71,44 @@ def random_state(rng: random.Random) -> Mixer:
     if kind in ("delta", "kda"):
         rank, gate = (rng.choice([6, 16]), "sigmoid") if kind == "kda" else (None, rng.choice(["silu", "sigmoid"]))
         heads = shared * rng.choice([1, 2, 3])
-        return Delta(heads, heads // shared, rng.choice([8, 15, 33]), 2 * rng.choice([4, 20, 33]), width, 1e-5, activation, rank, rng.choice([1.0, 2.0]), gate)
+        return DeltaNetSpec(heads, heads // shared, rng.choice([8, 15, 33]), 2 * rng.choice([4, 20, 33]), width, 1e-5, activation, rank, rng.choice([1.0, 2.0]), gate)
     if kind == "mamba 2":
         groups, limits = rng.choice([1, 2]), rng.choice([(0.0, math.inf), (0.01, 0.5)])
-        return Mamba2(groups * shared, 2 * rng.choice([4, 17]), rng.choice([8, 15]), groups, width, rng.choice([None, 1e-5]), activation, rng.random() < 0.5,
+        return Mamba2Spec(groups * shared, 2 * rng.choice([4, 17]), rng.choice([8, 15]), groups, width, rng.choice([None, 1e-5]), activation, rng.random() < 0.5,
             rng.random() < 0.5, rng.random() < 0.5, *limits, rng.random() < 0.5)  # fmt: skip
     if kind == "mamba 1":
-        return Mamba1(2 * rng.choice([8, 25]), rng.choice([6, 16]), rng.choice([4, 6]), width, activation, rng.random() < 0.5, rng.random() < 0.5, rng.choice([None, random_norm(rng)]))
-    return ShortConv(2 * rng.choice([12, 30]), width, rng.random() < 0.5)
+        return Mamba1Spec(2 * rng.choice([8, 25]), rng.choice([6, 16]), rng.choice([4, 6]), width, activation, rng.random() < 0.5, rng.random() < 0.5, rng.choice([None, random_norm(rng)]))
+    return ShortConvSpec(2 * rng.choice([12, 30]), width, rng.random() < 0.5)
 
 
-def random_experts(rng: random.Random) -> Experts:
-    def gated() -> Gated:
-        return Gated(rng.choice([20, 32, 66]), rng.choice(ACTIVATIONS), rng.random() < 0.4, rng.choice([None, None, 0.6]))
+def random_experts(rng: random.Random) -> ExpertsSpec:
+    def gated() -> GatedFFNSpec:
+        return GatedFFNSpec(rng.choice([20, 32, 66]), rng.choice(ACTIVATIONS), rng.random() < 0.4, rng.choice([None, None, 0.6]))
 
     groups, score, rank = rng.choice([1, 1, 2, 3]), *rng.choice([("softmax", "two"), ("sigmoid", "two"), ("sigmoid", "largest")])
-    router = Router(
+    router = RouterSpec(
         score, rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.5, groups, rng.randint(1, groups), rank, rng.choice([-math.inf, 0.0]),
         rng.random() < 0.5, rng.choice([0.0, 0.4]), rng.choice([1.0, 2.5]),
     )  # fmt: skip
     size = rng.choice([2, 3, 5])
     most = min(4, size * router.kept_groups)
     shared = gated() if rng.random() < 0.5 else None
-    return Experts(groups * size, rng.randint(1, most), gated(), router, shared=shared, switched=shared is not None and rng.random() < 0.5)
+    return ExpertsSpec(groups * size, rng.randint(1, most), gated(), router, shared=shared, switched=shared is not None and rng.random() < 0.5)
 
 
 def random_ffn(rng: random.Random) -> Feedforward:
     if rng.random() < 0.3:
         return random_experts(rng)
-    kind, inner = rng.choice([Gated, Plain]), rng.choice([40, 64, 98])
+    kind, inner = rng.choice([GatedFFNSpec, PlainFFNSpec]), rng.choice([40, 64, 98])
     return kind(inner, rng.choice(ACTIVATIONS), rng.random() < 0.4)
 
 
-def random_layer(rng: random.Random) -> Layer:
+def random_layer(rng: random.Random) -> LayerSpec:
     ffn = random_ffn(rng)
-    return Layer(random_norms(rng), random_attention(rng), ffn, rng.choice([1.0, 1.0, 0.4]), rng.random() < 0.3)
+    return LayerSpec(random_norms(rng), random_attention(rng), ffn, rng.choice([1.0, 1.0, 0.4]), rng.random() < 0.3)
 
 
-def with_state(layer: Layer, rng: random.Random) -> Layer:
+def with_state(layer: LayerSpec, rng: random.Random) -> LayerSpec:
     """Maybe another mixer, maybe no feedforward network, or no mixer."""
     if rng.random() < 0.3:
         return layer
@@ -121,7 +121,7 @@ def with_state(layer: Layer, rng: random.Random) -> Layer:
     return replace(layer, mixer=None, norms=replace(norms, before_mixer=None, after_mixer=None))
 
 
-def random_model(seed: int, count: int = 5, states: bool = False) -> Model:
+def random_model(seed: int, count: int = 5, states: bool = False) -> ModelSpec:
     """The last layer reads what an earlier one stored, now and then. states: most layers keep some, or have one part only."""
     rng = random.Random(seed)
     layers = [random_layer(rng) for _ in range(count)]
@@ -129,7 +129,7 @@ def random_model(seed: int, count: int = 5, states: bool = False) -> Model:
         layers = [with_state(layer, rng) for layer in layers]
     elif rng.random() < 0.5:
         layers[-1] = replace(layers[-1], mixer=replace(layers[1].mixer, source=1, value_is_key=False))
-    return Model(
+    return ModelSpec(
         "Test", VOCABULARY, rng.choice([48, 66]), 512, tuple(layers), rng.choice([None, random_norm(rng)]), rng.random() < 0.5,
         embed_scale=rng.choice([1.0, 7.3]), embed_norm=rng.choice([None, None, random_norm(rng)]), head_bias=rng.random() < 0.3,
         logit_scale=rng.choice([1.0, 0.3]), logit_softcap=rng.choice([None, 5.0]),
@@ -137,7 +137,7 @@ def random_model(seed: int, count: int = 5, states: bool = False) -> Model:
 
 
 @torch.no_grad()
-def filled(spec: Model, dtype: torch.dtype, seed: int = 0) -> Decoder:
+def filled(spec: ModelSpec, dtype: torch.dtype, seed: int = 0) -> Decoder:
     """A sealed decoder with random weights."""
     found, generator = Decoder(spec, dtype, "cpu"), torch.Generator().manual_seed(seed)
     for name, target, *_ in found.places():
@@ -149,7 +149,7 @@ def filled(spec: Model, dtype: torch.dtype, seed: int = 0) -> Decoder:
 class RandomRig(Rig):
     """A rig of such a model."""
 
-    def __init__(self, spec: Model, dtype: torch.dtype, attention: str = "auto", slots: int = 1024) -> None:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, attention: str = "auto", slots: int = 1024) -> None:
         self.model = filled(spec, dtype)
         self.pool = spec.attention.pool(slots, dtype, "cpu")
         self.attention = attention_backend(attention, self.pool, spec.attention)

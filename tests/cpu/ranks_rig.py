@@ -17,20 +17,20 @@ from rig import Rig, Row
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.adapters.adapter import Adapter
-from sgl.runtime.adapters.base_weights import WeightsHere
-from sgl.runtime.adapters.laws import adapted_sites, law_for
-from sgl.runtime.adapters.reading import Reader
-from sgl.runtime.adapters.shadow import Shadow
-from sgl.runtime.adapters.sites import sites_of
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
+from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.adapted_model import AdaptedModel
+from sgl.runtime.adapters.adapter_sites import sites_of
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.parallel.adapter_parts import PartsPacking, WeightsOfRanks, parts_of
-from sgl.runtime.parallel.ranks import joined
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.whole_experts import WholeExperts
-from sgl.runtime.sequences.ops import Generation
+from sgl.runtime.parallel.tp.sharded_adapters import ShardedAdapterPacker, RanksBaseWeights, parts_of
+from sgl.runtime.parallel.rank_collectives import joined
+from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
+from sgl.runtime.sequences.sequence_ops import Generation
 
 CPU = torch.device("cpu")
 
@@ -59,14 +59,14 @@ class ThreadRanks:
 
 
 def steps_of_ranks(
-    path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: WholeExperts | None = None, before: Any = None, transform: Any = None,
+    path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: ExpertParallelSplit | None = None, before: Any = None, transform: Any = None,
     by_rows: bool = False, attention: str = "auto", kept: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
-    """Rank 0's logits of each step's every row, computed by so many ranks. whole, by_rows: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  transform: of each projection."""
+    """Rank 0's logits of each step's every row, computed by so many ranks. whole, by_rows: see `TensorParallelSplit`.  before: gets each rank's model, the rank and the step's number before it.  transform: of each projection."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
 
     def compute(rank: int) -> list[torch.Tensor]:
-        model = joined(load_share(path, dtype, CPU, Split(rank, ranks, whole, by_rows), transform=transform), ThreadRanks(rank, table, meet))
+        model = joined(load_share(path, dtype, CPU, TensorParallelSplit(rank, ranks, whole, by_rows), transform=transform), ThreadRanks(rank, table, meet))
         rig, rows = Rig(path, dtype, model=model, attention=attention, kept=kept), {}
         found = []
         with torch.inference_mode():
@@ -81,24 +81,24 @@ def steps_of_ranks(
     return found[0]
 
 
-def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None, experts: WholeExperts | None = None, lie: Any = None) -> tuple[list[Adapter], torch.Tensor]:
+def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None, experts: ExpertParallelSplit | None = None, hold_experts: Any = None) -> tuple[list[Adapter], torch.Tensor]:
     """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks. transform, experts (`whole`): see `steps_of_ranks`.  lie: gets the models of all ranks before the step."""
     table, meet = [None] * ranks, threading.Barrier(ranks)
-    models = [joined(load_share(path, torch.float32, CPU, Split(rank, ranks, experts), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
+    models = [joined(load_share(path, torch.float32, CPU, TensorParallelSplit(rank, ranks, experts), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
     whole, sites = open_checkpoint(path).model, [adapted_sites(model, False) for model in models]
-    own, *others = (WeightsHere(model, each) for model, each in zip(models, sites, strict=True))
+    own, *others = (LocalBaseWeights(model, each) for model, each in zip(models, sites, strict=True))
     team: Any = SimpleNamespace(ask_each=lambda name, arguments: [getattr(each, name)(*given) for each, given in zip(others, arguments, strict=True)])
-    weights = WeightsOfRanks(own, team, parts_of(whole, 1, ranks, experts), sites_of(whole, True))
-    reader = Reader(whole, sites_of(whole, True), torch.float32, base=weights, packing=PartsPacking(whole, 1, ranks, torch.float32, True, experts))
+    weights = RanksBaseWeights(own, team, parts_of(whole, 1, ranks, experts), sites_of(whole, True))
+    reader = AdapterReader(whole, sites_of(whole, True), torch.float32, base=weights, packing=ShardedAdapterPacker(whole, 1, ranks, torch.float32, True, experts))
     adapters = [reader.read(folder) for folder in folders]
-    if lie is not None:
-        lie(models)
+    if hold_experts is not None:
+        hold_experts(models)
 
     def compute(rank: int) -> torch.Tensor:
-        slots = Slots(sites[rank], torch.float32, CPU, {}, grows=True)
+        slots = AdapterSlots(sites[rank], torch.float32, CPU, {}, grows=True)
         for number, adapter in enumerate(adapters):
             slots.mirror([8] * (number + 1), number, (adapter, *adapter.elsewhere)[rank])
-        models[rank].adapted = Shadow(models[rank], sites[rank], law_for(models[rank], slots, sites[rank], False))
+        models[rank].adapted = AdaptedModel(models[rank], sites[rank], adapter_products_for(models[rank], slots, sites[rank], False))
         rig = Rig(path, model=models[rank])
         rig.adapters = owners
         with torch.inference_mode():

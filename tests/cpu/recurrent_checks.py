@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from test_recurrent import said
 
-from sgl.runtime.kernels.recurrent import advance, select
-from sgl.runtime.layers.recurrent import LinearAttention, Ragged, SelectiveScan
+from sgl.runtime.kernels.recurrent.recurrent_scan import advance, select
+from sgl.runtime.layers.recurrent import LinearAttention, RaggedSequences, SelectiveScan
 
 SIZES = [(2, 1, 5, 3), (4, 2, 16, 40), (4, 4, 32, 32), (6, 3, 24, 65)]  # heads, how many share keys, width of keys and values
 NEAR = {"cpu": {"rtol": 1e-5, "atol": 1e-5}, "cuda": {"rtol": 1e-4, "atol": 1e-4}}  # sums of 128 are added in another order
@@ -32,7 +32,7 @@ def check_select(lens: tuple[int, ...], channels: int, size: int, device: str) -
     rows, generator = sum(lens), torch.Generator().manual_seed(6)
     draws = [torch.randn(shape, generator=generator) for shape in ((rows, channels), (rows, channels), (channels, size), (rows, size), (rows, size), (channels,))]
     x, dt, a, b, c, skip = (draw.to(device) for draw in draws)
-    all_, ragged = SelectiveScan(x, dt.exp(), -a.exp(), b, c, skip), Ragged.of(lens, torch.device(device))
+    all_, ragged = SelectiveScan(x, dt.exp(), -a.exp(), b, c, skip), RaggedSequences.of(lens, torch.device(device))
     memory = torch.randn(9, channels, size, generator=generator).to(device)
     memory[0] = 0
     read, write = (torch.tensor([4, *others], device=device)[: len(lens)] for others in ([0] * 3, [5, 6, 7]))

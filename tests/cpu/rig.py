@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from sgl.runtime.adapters.product import rows_of
+from sgl.runtime.adapters.lora_linear import rows_of
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.cache.state_slots import EMPTY_SLOT, FIRST_SLOT
-from sgl.runtime.cache.states import StateMemory
+from sgl.runtime.cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT
+from sgl.runtime.cache.recurrent_state_memory import RecurrentStateMemory
 from sgl.runtime.loading import load_model
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.step.step_batch import StepBatch
 
 
 class Row:
@@ -43,7 +43,7 @@ class Rig:
     kept: the dtype of keys and values in the pool, where it is another.
     """
 
-    memory: StateMemory | None = None
+    memory: RecurrentStateMemory | None = None
     adapters: list[int] | None = None
 
     def __init__(
@@ -67,7 +67,7 @@ class Rig:
 
     def keep_states(self, slots: int, dtype: torch.dtype, device: str, seed: int = 0) -> None:
         if states := self.model.config.states:
-            self.memory = StateMemory(states, slots, dtype, device)
+            self.memory = RecurrentStateMemory(states, slots, dtype, device)
             self.free_states = list(np.random.default_rng(seed).permutation(np.arange(FIRST_SLOT, slots)))
             self.memory.fill_nan(self.free_states)
 
@@ -85,7 +85,7 @@ class Rig:
             positions += range(done, done + count)
             slots += new.tolist()
         rows = np.arange(sum(counts)) if every_row else np.cumsum(counts) - 1
-        batch = Batch(
+        batch = StepBatch(
             token_ids=torch.tensor(tokens),
             positions=torch.tensor(positions),
             slots=torch.tensor(slots),
@@ -100,14 +100,14 @@ class Rig:
             self._place_states(batch, [row for row, _ in work])
         return self.run(batch)
 
-    def _place_states(self, batch: Batch, rows: list[Row]) -> None:
+    def _place_states(self, batch: StepBatch, rows: list[Row]) -> None:
         """Each row goes on from its state and leaves another one, so that what stood on the old one can go on too."""
         batch.state_read = torch.tensor([row.state for row in rows])
         for row in rows:
             row.state = int(self.free_states.pop())
         batch.state_write = torch.tensor([row.state for row in rows])
 
-    def run(self, batch: Batch) -> torch.Tensor:
+    def run(self, batch: StepBatch) -> torch.Tensor:
         self.attention.plan(batch)
         return self.model.forward(batch, self.attention, *([] if self.memory is None else [self.memory]))
 

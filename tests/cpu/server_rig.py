@@ -14,9 +14,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from sgl.runtime import Engine
-from sgl.runtime.server.app import create_app
-from sgl.runtime.server.listening import bind, config_of
-from sgl.runtime.server.settings import ServerSettings
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.server_listener import bind, config_of
+from sgl.runtime.server.server_settings import ServerSettings
 
 
 @contextmanager

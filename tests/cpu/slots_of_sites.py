@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from sgl.runtime.adapters.adapter import Packing
-from sgl.runtime.adapters.sites import Run, Site
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.adapter import AdapterPacker
+from sgl.runtime.adapters.adapter_sites import OutputRun, AdapterSite
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
 
 if TYPE_CHECKING:
-    from sgl.runtime.adapters.fused import FusedLaw
+    from sgl.runtime.adapters.gpu_adapter_products import GpuAdapterProducts
 
 CPU = torch.device("cpu")
 
 
-def site(number: int, inputs: int, sizes: tuple[int, ...]) -> Site:
+def site(number: int, inputs: int, sizes: tuple[int, ...]) -> AdapterSite:
     piece_of = np.repeat(np.arange(len(sizes)), sizes)
     row_of = np.concatenate([np.arange(size) for size in sizes])
     borders = np.cumsum([0, *sizes]).tolist()
-    runs = tuple(Run(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
-    return Site(number, 0, "mixer", str(number), inputs, sum(sizes), tuple(f"{number}.{i}" for i in range(len(sizes))), sizes, piece_of, row_of, runs)
+    runs = tuple(OutputRun(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
+    return AdapterSite(number, 0, "mixer", str(number), inputs, sum(sizes), tuple(f"{number}.{i}" for i in range(len(sizes))), sizes, piece_of, row_of, runs)
 
 
-def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ...], device: torch.device = CPU, most: int = 32) -> tuple[Slots, FusedLaw]:
+def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[AdapterSite, ...], device: torch.device = CPU, most: int = 32) -> tuple[AdapterSlots, GpuAdapterProducts]:
     """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
-    from sgl.runtime.adapters.fused import FusedLaw  # needs Triton
+    from sgl.runtime.adapters.gpu_adapter_products import GpuAdapterProducts  # needs Triton
 
-    slots = Slots(sites, dtype, device, {8: 2, most: len(ranks)}, False)
-    law = FusedLaw(slots, sites)
+    slots = AdapterSlots(sites, dtype, device, {8: 2, most: len(ranks)}, False)
+    law = GpuAdapterProducts(slots, sites)
     for number, rank in enumerate(ranks):
         torch.manual_seed(number)
         pairs = {
@@ -38,6 +38,6 @@ def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[Site, ..
             for each in sites for module, size in zip(each.modules, each.sizes, strict=True)
             if number != 1 or module in ("0.0", "0.2")
         }  # fmt: skip
-        adapter = Packing(sites, dtype).pack(pairs)
+        adapter = AdapterPacker(sites, dtype).pack(pairs)
         assert slots.take(adapter.digest, adapter, False)
     return slots, law

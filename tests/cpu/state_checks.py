@@ -8,15 +8,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sgl.runtime.kernels.channel_chunks import advance_by_channels
-from sgl.runtime.kernels.convolve import convolve
-from sgl.runtime.kernels.gates import gated, times_sigmoid
-from sgl.runtime.kernels.one_row_states import Taps, convolved
-from sgl.runtime.kernels.state_chunks import advance_by_chunks
-from sgl.runtime.kernels.states import NARROW, PART, HeadGate, Said, advance
-from sgl.runtime.layers.activation import ACTIVATIONS
-from sgl.runtime.layers.recurrent import LinearAttention, Ragged, causal_convolution
-from sgl.runtime.models import recurrence
+from sgl.runtime.kernels.recurrent.chunked_kda import advance_kda_by_chunks
+from sgl.runtime.kernels.recurrent.causal_conv import convolve
+from sgl.runtime.kernels.recurrent.output_gates import gated, times_sigmoid
+from sgl.runtime.kernels.gemv.gemv_conv import ConvWeights, gemv_conv
+from sgl.runtime.kernels.recurrent.chunked_linear_attention import advance_by_chunks
+from sgl.runtime.kernels.recurrent.linear_attention_scan import (
+    NARROW,
+    PART,
+    HeadNormGate,
+    LinearAttentionInputs,
+    advance,
+)
+from sgl.runtime.layers.activation_functions import ACTIVATIONS
+from sgl.runtime.layers.recurrent import LinearAttention, RaggedSequences, causal_convolution
+from sgl.runtime.models.reference import reference_recurrence
 
 NEAR = {"cpu": {"rtol": 2e-5, "atol": 2e-5}, "cuda": {"rtol": 2e-4, "atol": 2e-4}}  # sums of 128 are added in another order
 KINDS = ["delta", "delta, tiled", "kda", "mamba 2"]
@@ -28,14 +34,14 @@ LENS = [(1, 1, 1), (1, 7, 1), (5,), (33, 2, 70)]
 class Draw(NamedTuple):
     """A batch: what its tokens say to the kernels and to the law, what its gates are, the memory and its slots."""
 
-    said: Said
+    said: LinearAttentionInputs
     law: LinearAttention
-    gate: HeadGate
+    gate: HeadNormGate
     memory: Tensor
     read: Tensor
     write: Tensor
     starts: Tensor
-    ragged: Ragged
+    ragged: RaggedSequences
 
 
 def draw(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Draw:
@@ -53,7 +59,7 @@ def draw(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, ...], dev
     others = normal(rows, heads * (each + 1) + heads * value).to(dtype)  # as merged products leave them
     a, b, z = others.split_with_sizes((heads * each, heads, heads * value), 1)
     bias, rate, weight = normal(heads * each), -normal(heads).exp(), normal(value)
-    said = Said(q, k, v, a, b, bias, rate, 1e-6, key**-0.5, 1.0)
+    said = LinearAttentionInputs(q, k, v, a, b, bias, rate, 1e-6, key**-0.5, 1.0)
     if kind == "mamba 2":
         said = said._replace(b=None, unit=None, scale=1.0, times=True, skip=normal(heads), least=0.05, most=1.5)
     if kind == "delta, tiled":
@@ -64,15 +70,15 @@ def draw(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, ...], dev
     memory[0] = 0
     starts = torch.tensor([0, *itertools.accumulate(lens)], dtype=torch.int32, device=device)
     return Draw(
-        said, law_of(said, heads, shared, each), HeadGate(z, weight, 1e-5, "sigmoid" if kind == "kda" else "silu"), memory,
-        *(torch.tensor(slots, dtype=torch.int32, device=device) for slots in (read, write)), starts, Ragged.of(lens, torch.device(device)),
+        said, law_of(said, heads, shared, each), HeadNormGate(z, weight, 1e-5, "sigmoid" if kind == "kda" else "silu"), memory,
+        *(torch.tensor(slots, dtype=torch.int32, device=device) for slots in (read, write)), starts, RaggedSequences.of(lens, torch.device(device)),
     )  # fmt: skip
 
 
-def law_of(said: Said, heads: int, shared: int, each: int) -> LinearAttention:
-    steps, decay = recurrence.rates(said.a, said.bias, said.rate, (said.least, said.most))
+def law_of(said: LinearAttentionInputs, heads: int, shared: int, each: int) -> LinearAttention:
+    steps, decay = reference_recurrence.rates(said.a, said.bias, said.rate, (said.least, said.most))
     q, k = (part.repeat(1, shared, 1) if said.tiled else part for part in (said.q, said.k))
-    beta = None if said.b is None else recurrence.sigmoid(said.b, said.reach)[..., None]
+    beta = None if said.b is None else reference_recurrence.sigmoid(said.b, said.reach)[..., None]
     times = steps[..., None] if said.times else None
     return LinearAttention(q, k, said.v, decay.view(len(q), heads, each), beta, said.unit, said.scale, times, said.skip)
 
@@ -83,7 +89,7 @@ def check_advance(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, 
         found = draw(kind, sizes, lens, device, dtype)
         expected, left = found.law.scan(found.memory[found.read.long()], found.ragged)
         gate, z = found.gate, found.gate.z
-        wanted = recurrence.gated(expected, z, gate.weight, gate.eps, gate.name)
+        wanted = reference_recurrence.gated(expected, z, gate.weight, gate.eps, gate.name)
         untouched = sorted({*range(9)} - {*found.write.tolist()})
         before = found.memory[untouched].clone()
         y = advance(found.said, gate if part is None else None, found.memory, found.read, found.write, found.starts, part)
@@ -106,7 +112,7 @@ def check_chunks(kind: str, sizes: tuple[int, int, int, int], lens: tuple[int, .
     expected, left = law.scan(found.memory[found.read.long()], found.ragged)
     untouched = sorted({*range(9)} - {*found.write.tolist()})
     before, out = found.memory[untouched].clone(), torch.full_like(expected, float("nan"))
-    by_chunks = advance_by_channels if kind == "kda" else advance_by_chunks
+    by_chunks = advance_kda_by_chunks if kind == "kda" else advance_by_chunks
     by_chunks(found.said, found.memory, found.read, found.write, found.starts, max(lens), out)
     near = {"rtol": 5e-4, "atol": 5e-4}
     torch.testing.assert_close(out, expected, **near)
@@ -123,7 +129,7 @@ def check_cuts(kind: str, device: str) -> None:
     memory = draw(kind, (4, 2, 16, 24), (40,), device).memory
     for start, stop in itertools.pairwise((0, 1, 9, 10, 33, 40)):
         rows = lambda x: x[start:stop] if isinstance(x, Tensor) and len(x) == 40 else x  # noqa: B023, E731
-        said, gate = Said(*map(rows, found.said)), HeadGate(*map(rows, found.gate))
+        said, gate = LinearAttentionInputs(*map(rows, found.said)), HeadNormGate(*map(rows, found.gate))
         starts = torch.tensor([0, stop - start], device=device)
         parts.append(advance(said, gate, memory, found.read, found.write, starts))
     assert torch.equal(torch.cat(parts), whole) and torch.equal(memory[4], state)
@@ -139,7 +145,7 @@ def check_convolve(lens: tuple[int, ...], channels: int, width: int, name: str |
     starts = torch.tensor([0, *itertools.accumulate(lens)], dtype=torch.int32, device=device)
     for own in (bias, None):
         before = memory.clone()
-        expected, left = causal_convolution(x, taps, own, memory[read.long()], Ragged.of(lens, torch.device(device)))
+        expected, left = causal_convolution(x, taps, own, memory[read.long()], RaggedSequences.of(lens, torch.device(device)))
         found = convolve(x, taps, own, name, memory, read, write, starts, max(lens))
         torch.testing.assert_close(found, expected if name is None else ACTIVATIONS[name](expected), **NEAR[device])
         assert torch.equal(memory[write.long()], left)
@@ -154,7 +160,7 @@ def check_gated_convolution(lens: tuple[int, ...], channels: int, dtype: torch.d
     memory = torch.randn(9, 2, channels, generator=generator).to(device, dtype)
     slots = torch.arange(4, 4 + len(lens), dtype=torch.int32, device=device)
     starts = torch.tensor([0, *itertools.accumulate(lens)], dtype=torch.int32, device=device)
-    expected, left = causal_convolution(first * x, taps, None, memory[slots.long()], Ragged.of(lens, torch.device(device)))
+    expected, left = causal_convolution(first * x, taps, None, memory[slots.long()], RaggedSequences.of(lens, torch.device(device)))
     found = convolve(x, taps, None, None, memory, slots, slots, starts, max(lens), gates=(first, last))
     near = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1.6e-2, "atol": 1e-2}
     torch.testing.assert_close(found, last * expected.to(dtype), **near)
@@ -172,9 +178,9 @@ def check_convolved(outputs: int, inputs: int, first: int, channels: int, width:
     for own, normed in ((taps_bias, norm), (None, None)):
         y = x.float() if normed is None else torch.nn.functional.rms_norm(x.float(), (inputs,), norm.float(), 1e-5)
         y = (y @ weight.float().T + bias.float()).to(dtype)
-        wanted, left = causal_convolution(y[:, first : first + channels], taps, own, law[2:3], Ragged.of((1,), torch.device(device)))
+        wanted, left = causal_convolution(y[:, first : first + channels], taps, own, law[2:3], RaggedSequences.of((1,), torch.device(device)))
         law[2:3] = left
-        mixed, rest = convolved(x, normed, 1e-5, weight, bias, Taps(taps, own, "silu", first), memory, slots, slots)
+        mixed, rest = gemv_conv(x, normed, 1e-5, weight, bias, ConvWeights(taps, own, "silu", first), memory, slots, slots)
         torch.testing.assert_close(mixed, ACTIVATIONS["silu"](wanted), **near)
         torch.testing.assert_close(rest, torch.cat([y[:, :first], y[:, first + channels :]], 1), **near)
         torch.testing.assert_close(memory, law, **near)
@@ -188,4 +194,4 @@ def check_gates(rows: int, dtype: torch.dtype, device: str) -> None:
     spans = torch.randn(rows, 4, 24, device=device)
     for weight, eps, first in ((torch.randn(24), 1e-5, False), (torch.randn(96), 1e-5, True), (None, 1e-5, True), (None, None, False)):
         own = None if weight is None else weight.to(device)
-        torch.testing.assert_close(gated(spans, gate, own, eps, "silu", first), recurrence.gated(spans, gate, own, eps, "silu", first), **near)
+        torch.testing.assert_close(gated(spans, gate, own, eps, "silu", first), reference_recurrence.gated(spans, gate, own, eps, "silu", first), **near)

@@ -16,9 +16,9 @@ from test_scheduler_pressure import FOREVER, some
 from test_scheduler_random import ENDS, Mix
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.cache.state_slots import FIRST_SLOT, SCRAP_SLOT
+from sgl.runtime.cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
 from sgl.runtime.errors import RequestAborted
-from sgl.runtime.executor.runner import state_slots
+from sgl.runtime.executor.eager_runner import state_slots
 
 LONGER = {"max_position_embeddings": 512}
 HYBRIDS = (

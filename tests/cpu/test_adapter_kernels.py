@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from sgl.runtime.adapters.compiled import pack
-from sgl.runtime.layers import cpu
+from sgl.runtime.adapters.cpu_adapter_products import pack
+from sgl.runtime.layers import cpu_kernels
 
-pytestmark = pytest.mark.skipif(cpu.kernels is None, reason="no compiled kernels")
+pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None, reason="no compiled kernels")
 SHAPES = {  # outputs of the pieces, inputs
     "pieces": ((64, 32, 96), 96), "one": ((160,), 32), "odd": ((35, 12), 50), "wide": ((1056,), 64),
 }  # fmt: skip
@@ -37,7 +37,7 @@ class Site:
 
     def added(self, x: torch.Tensor, y: torch.Tensor, slots: list[int]) -> torch.Tensor:
         y, rows = y.clone(), np.array(slots, np.int64)
-        cpu.kernels.adapt(cpu.KINDS[self.dtype], self._table.ctypes.data, rows.ctypes.data, 0, len(x), self.inputs, self.outputs, x.data_ptr(), y.data_ptr())
+        cpu_kernels.kernels.adapt(cpu_kernels.KINDS[self.dtype], self._table.ctypes.data, rows.ctypes.data, 0, len(x), self.inputs, self.outputs, x.data_ptr(), y.data_ptr())
         return y
 
     def by_definition(self, x: torch.Tensor, y: torch.Tensor, slots: list[int], rounds: bool) -> torch.Tensor:
@@ -58,7 +58,7 @@ def test_rows_get_what_their_adapters_add_and_the_same_bits_in_any_batch(shape, 
     torch.manual_seed(3)
     sizes, inputs = SHAPES[shape]
     whole = inputs % 32 == 0 and all(size % 32 == 0 for size in sizes)
-    for packed in (False, True) if whole and dtype == torch.bfloat16 and cpu.kernels.NATIVE_BFLOAT16 else (False,):
+    for packed in (False, True) if whole and dtype == torch.bfloat16 and cpu_kernels.kernels.NATIVE_BFLOAT16 else (False,):
         site = Site(sizes, inputs, [8, 16, 40], dtype, packed)
         for slots in ([0], [-1, -1], [2, 0, 2, -1, 1, 0, 2], [int(slot) for slot in torch.randint(-1, 3, (600,))], [1] * 70):
             x, y = torch.randn(len(slots), inputs).to(dtype), torch.randn(len(slots), site.outputs).to(dtype)

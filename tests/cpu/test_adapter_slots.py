@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from sgl.runtime.adapters import slots as module
+from sgl.runtime.adapters import adapter_slots as module
 from sgl.runtime.adapters.adapter import Adapter
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
 
 
 class Clock:
@@ -40,8 +40,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def slots_of(count: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Slots:
-    slots = Slots((), torch.float32, torch.device("cpu"), {8: count}, grows=False)
+def slots_of(count: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AdapterSlots:
+    slots = AdapterSlots((), torch.float32, torch.device("cpu"), {8: count}, grows=False)
     monkeypatch.setattr(slots, "_stream", clock)
     monkeypatch.setattr(slots, "_copying", nullcontext)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())

@@ -18,12 +18,12 @@ from plain_adapters import write_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
-from sgl.runtime.adapters.compiled import CompiledLaw
-from sgl.runtime.adapters.product import Law, rows_of
-from sgl.runtime.adapters.reading import Reader
-from sgl.runtime.adapters.shadow import Shadow
-from sgl.runtime.adapters.sites import sites_of
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
+from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.adapted_model import AdaptedModel
+from sgl.runtime.adapters.adapter_sites import sites_of
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.errors import CheckpointError
 
 TOLERANCE = 2e-5
@@ -45,15 +45,15 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def adapted_rig(rig: Rig, *adapters: Path, law: str = "compiled", file: Path | None = None) -> tuple[Slots, Reader]:
+def adapted_rig(rig: Rig, *adapters: Path, law: str = "compiled", file: Path | None = None) -> tuple[AdapterSlots, AdapterReader]:
     """The rig's steps may have adapters from here on; those given lie in slots 0, 1 ... file: of a model that is one of GGUF."""
     sites = sites_of(rig.model.config)
-    reader = Reader(rig.model.config, sites, rig.model.dtype, file=file)
-    slots = Slots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(adapters))}, False)
+    reader = AdapterReader(rig.model.config, sites, rig.model.dtype, file=file)
+    slots = AdapterSlots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(adapters))}, False)
     for path in adapters:
         adapter = reader.read(path)
         assert slots.take(adapter.digest, adapter, False)
-    rig.model.adapted = Shadow(rig.model, sites, CompiledLaw(slots, sites, len(rig.model.layers)) if law == "compiled" else Law(slots, law == "by row"))
+    rig.model.adapted = AdaptedModel(rig.model, sites, CpuAdapterProducts(slots, sites, len(rig.model.layers)) if law == "compiled" else ReferenceAdapters(slots, law == "by row"))
     return slots, reader
 
 
@@ -81,7 +81,7 @@ def test_logits_are_those_of_peft_merged_and_not(case, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> tuple[Rig, Reader, Path, Any]:
+def made(tmp_path_factory) -> tuple[Rig, AdapterReader, Path, Any]:
     """A base, and an adapter of it whose files tests may copy."""
     path = tmp_path_factory.mktemp("made")
     model = reference(*LLAMA[:1], **LLAMA[1])
@@ -173,7 +173,7 @@ def test_missing_and_pickled_files_are_told(made, tmp_path):
     torch.save(load_file(path / "adapter_model.safetensors"), tmp_path / "adapter_model.bin")
     with pytest.raises(CheckpointError, match="load_format='pt'"):
         reader.read(tmp_path)
-    pickles = Reader(rig.model.config, sites_of(rig.model.config), torch.float32, pickles=True)
+    pickles = AdapterReader(rig.model.config, sites_of(rig.model.config), torch.float32, pickles=True)
     assert pickles.read(tmp_path).digest == reader.read(path).digest
 
 

@@ -16,8 +16,8 @@ from peft_adapters import make_adapter
 from sgl import grammars
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, RuntimeFailure
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.server.record import Record
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.server.observability.request_record import RequestRecord
 
 GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
 NAMES = [f"a{i}" for i in range(10)]
@@ -340,11 +340,11 @@ def test_an_engine_in_a_process_of_its_own_has_adapters_too(tiny, folders):
 
 
 def test_metrics_tell_of_adapters_by_name(tiny, folders):
-    metrics = pytest.importorskip("sgl.runtime.server.metrics")
+    metrics = pytest.importorskip("sgl.runtime.server.observability.prometheus_metrics")
     with Engine(tiny, dtype="float32", threads=1, kv_tokens=1024, adapters={"a0": folders["a0"]}) as engine:
         text_of(engine, "a0")
         made = metrics.Metrics(engine)
-        made.finished(Record(route="/generate", status=200, adapter="a0", prompt_tokens=3))
+        made.finished(RequestRecord(route="/generate", status=200, adapter="a0", prompt_tokens=3))
         page = made.page()[0].decode()
     documented = re.findall(r"`(sgl_adapter_[a-z_]+)`", (Path(__file__).parents[2] / "docs/watching.md").read_text())
     assert set(documented) == set(re.findall(r"^(sgl_adapter_[a-z_]+)[ {]", page, re.MULTILINE))

@@ -15,9 +15,9 @@ from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 from test_adapters_extras import TOLERANCE, logits_with, with_adapters
 
-from sgl.runtime.adapters.base_weights import WeightsHere
-from sgl.runtime.adapters.reading import Reader
-from sgl.runtime.adapters.sites import sites_of
+from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.errors import CheckpointError
 
 FUSED = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused_by_name(made, tmp_path):
         (target / "adapter_config.json").write_text(json.dumps(config | keys))
         with pytest.raises(CheckpointError, match=message):
             reader.read(target)
-    plain = Reader(rig.model.config, sites_of(rig.model.config), rig.model.dtype)  # as on a GPU
+    plain = AdapterReader(rig.model.config, sites_of(rig.model.config), rig.model.dtype)  # as on a GPU
     with pytest.raises(CheckpointError, match=r"target_parameters=.* is not supported here"):
         plain.read(path / "0")
 
@@ -152,7 +152,7 @@ def test_mixtures_whose_experts_are_brought_from_main_memory_are_refused_by_name
     brought.layers[0].ffn = copy.copy(brought.layers[0].ffn)
     brought.layers[0].ffn.host = object()
     sites = sites_of(rig.model.config, True)
-    reader = Reader(rig.model.config, sites, torch.float32, base=WeightsHere(brought, sites))
+    reader = AdapterReader(rig.model.config, sites, torch.float32, base=LocalBaseWeights(brought, sites))
     with pytest.raises(CheckpointError, match=r"experts.* is not supported: with expert_memory"):
         reader.read(path / "0")
     assert reader.read(path / "2")

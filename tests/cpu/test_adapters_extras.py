@@ -16,20 +16,20 @@ from peft_adapters import make_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
-from sgl.runtime.adapters import base_weights
-from sgl.runtime.adapters.adapter import Adapter, Packing
-from sgl.runtime.adapters.base_weights import WeightsHere
-from sgl.runtime.adapters.compiled import CompiledLaw
-from sgl.runtime.adapters.extras import Changes, Delta, Extras, Table
-from sgl.runtime.adapters.laws import reads_more
-from sgl.runtime.adapters.product import Law
-from sgl.runtime.adapters.reading import Reader
-from sgl.runtime.adapters.shadow import Shadow
-from sgl.runtime.adapters.sites import Site, sites_of
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.files import base_weights
+from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
+from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
+from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
+from sgl.runtime.adapters.adapter_extras import AdapterChanges, LowRankDelta, AdapterExtras, AdaptedTable
+from sgl.runtime.adapters.choose_adapter_kernels import reads_extras
+from sgl.runtime.adapters.lora_linear import ReferenceAdapters
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.adapted_model import AdaptedModel
+from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 TOLERANCE = 2e-5
 OURS = ("intermediate_size", "num_key_value_heads", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -92,14 +92,14 @@ def trained(model: Any, path: Path, **keys: Any) -> Any:
     return adapted
 
 
-def with_adapters(rig: Rig, *paths: Path, law: str = "compiled") -> tuple[Reader, list[Adapter]]:
+def with_adapters(rig: Rig, *paths: Path, law: str = "compiled") -> tuple[AdapterReader, list[Adapter]]:
     rig.model.adapted, sites = None, sites_of(rig.model.config, True)
-    reader = Reader(rig.model.config, sites, rig.model.dtype, base=WeightsHere(rig.model, sites))
-    slots = Slots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(paths))}, False)
+    reader = AdapterReader(rig.model.config, sites, rig.model.dtype, base=LocalBaseWeights(rig.model, sites))
+    slots = AdapterSlots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(paths))}, False)
     adapters = [reader.read(path) for path in paths]
     for adapter in adapters:
         assert slots.take(adapter.digest, adapter, False)
-    rig.model.adapted = Shadow(rig.model, sites, CompiledLaw(slots, sites, len(rig.model.layers)) if law == "compiled" else Law(slots))
+    rig.model.adapted = AdaptedModel(rig.model, sites, CpuAdapterProducts(slots, sites, len(rig.model.layers)) if law == "compiled" else ReferenceAdapters(slots))
     return reader, adapters
 
 
@@ -284,7 +284,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch_where_they_are_not_to(tiny, tm
 def test_bits_of_other_mixers_and_of_mixtures_are_not_promised(architecture, keys, wanted, tmp_path):
     reference(architecture, **keys).save_pretrained(tmp_path / "base")
     model = Rig(tmp_path / "base").model
-    assert [reads_more(model, each) for each in (True, False)] == [wanted, True]
+    assert [reads_extras(model, each) for each in (True, False)] == [wanted, True]
 
 
 def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_path):
@@ -297,15 +297,15 @@ def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_
         assert engine.adapters.get("plain").outside == ""
 
 
-def with_tables(sites: tuple[Site, ...], seed: int) -> Adapter:
+def with_tables(sites: tuple[AdapterSite, ...], seed: int) -> Adapter:
     torch.manual_seed(seed)
-    return Packing(sites, torch.float32).pack({}, Changes(embedding=Table(whole=torch.randn(10, 8))))
+    return AdapterPacker(sites, torch.float32).pack({}, AdapterChanges(embedding=AdaptedTable(whole=torch.randn(10, 8))))
 
 
 def test_room_for_tables_is_emptied_for_who_has_waited_long_and_kept_for_nobody_that_is_gone(made):
     sites = sites_of(made[0].model.config)
-    popular, small, other = with_tables(sites, 1), Packing(sites, torch.float32).pack({}), with_tables(sites, 2)
-    slots = Slots(sites, torch.float32, torch.device("cpu"), {8: 4}, False, room=popular.most_beside + 10)
+    popular, small, other = with_tables(sites, 1), AdapterPacker(sites, torch.float32).pack({}), with_tables(sites, 2)
+    slots = AdapterSlots(sites, torch.float32, torch.device("cpu"), {8: 4}, False, room=popular.most_extras + 10)
 
     def take(adapter: Adapter) -> bool:
         return slots.take(adapter.digest, adapter, False)
@@ -335,8 +335,8 @@ def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
 def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
     draw = torch.Generator().manual_seed(3)
     a, b = torch.randn(4, 6, generator=draw).bfloat16(), torch.randn(6, 4, generator=draw).bfloat16().T
-    mixture = {(place, name): [Delta(0, a, b.contiguous() + place, 2.0, torch.arange(4))] for place in range(3) for name in ("gate", "up")}
-    apart = Extras({7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)}, {}, Table(rows=torch.tensor([4, 1]), values=b[:2]), None, {1: mixture})
+    mixture = {(place, name): [LowRankDelta(0, a, b.contiguous() + place, 2.0, torch.arange(4))] for place in range(3) for name in ("gate", "up")}
+    apart = AdapterExtras({7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)}, {}, AdaptedTable(rows=torch.tensor([4, 1]), values=b[:2]), None, {1: mixture})
     there = apart.copied(torch.clone)
     piece = there.piece
     assert piece is not None and piece.nbytes < apart.bytes + 64 * len(list(apart.tensors())) - 5 * a.nbytes  # what modules share lies there once

@@ -19,8 +19,8 @@ from test_adapters import adapted_rig, logits_with
 from test_gguf_engine import file_of
 
 from sgl.runtime import Engine
-from sgl.runtime.adapters.reading import Reader
-from sgl.runtime.adapters.sites import sites_of
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.errors import CheckpointError, ConfigError
 
 PREFIX = "base_model.model."
@@ -46,9 +46,9 @@ def converted(folder: Path, file: Path, arch: str, config: dict[str, Any], edit:
     return write_gguf(file, metadata | {key.replace("__", "."): value for key, value in keys.items()}, {name: packed(tensor) for name, tensor in tensors.items()})
 
 
-def reader_for(path: Path) -> Reader:
+def reader_for(path: Path) -> AdapterReader:
     model = Rig(path).model
-    return Reader(model.config, sites_of(model.config), torch.float32)
+    return AdapterReader(model.config, sites_of(model.config), torch.float32)
 
 
 @pytest.mark.parametrize("arch", CASES)

@@ -15,15 +15,15 @@ from checkpoints import write_checkpoint
 from plain_adapters import write_adapter
 from safetensors.torch import load_file, save_file
 
-from sgl.runtime.adapters.adapter import Adapter, Packing
-from sgl.runtime.adapters.reading import Reader
-from sgl.runtime.adapters.sites import Site, sites_of
-from sgl.runtime.adapters.slots import Slots
-from sgl.runtime.adapters.store import HostStore
-from sgl.runtime.adapters.stored_pairs import are_held
+from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
+from sgl.runtime.adapters.adapter_store import AdapterHostStore
+from sgl.runtime.adapters.files.stored_lora_pairs import are_held
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.loading.files import load_config
-from sgl.runtime.step.locked_pool import Driver, LockedPool
+from sgl.runtime.loading.model_files.model_directory import load_config
+from sgl.runtime.memory.pinned_memory_pool import PinDriver, PinnedMemoryPool
 
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def test_what_a_type_holds_is_what_each_number_says(stored: torch.dtype, dtype: 
     assert seen == {True, False}
 
 
-def all_pairs(sites: tuple[Site, ...], chance: random.Random) -> dict[str, Any]:
+def all_pairs(sites: tuple[AdapterSite, ...], chance: random.Random) -> dict[str, Any]:
     """Of some modules, of ranks that differ."""
     found = {}
     for site in sites:
@@ -66,8 +66,8 @@ def test_memory_that_held_something_else_packs_to_the_same(made: tuple[Path, Pat
     sites = sites_of(model)
     for seed in range(20):
         pairs = all_pairs(sites, random.Random(seed))
-        clean = Packing(sites, torch.bfloat16, memory=lambda size: torch.zeros(size, dtype=torch.uint8)).pack(pairs)
-        dirty = Packing(sites, torch.bfloat16, memory=lambda size: torch.full((size,), 255, dtype=torch.uint8)).pack(pairs)
+        clean = AdapterPacker(sites, torch.bfloat16, memory=lambda size: torch.zeros(size, dtype=torch.uint8)).pack(pairs)
+        dirty = AdapterPacker(sites, torch.bfloat16, memory=lambda size: torch.full((size,), 255, dtype=torch.uint8)).pack(pairs)
         assert torch.equal(clean.memory, dirty.memory) and clean.digest == dirty.digest
 
 
@@ -81,14 +81,14 @@ def test_pairs_in_the_files_type_come_to_what_float32_comes_to(made: tuple[Path,
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_bytes((folder / "adapter_config.json").read_bytes())
         save_file({key: of(each.double() * 1.2345678912345).contiguous() for key, each in tensors.items()}, tmp_path / name / "adapter_model.safetensors")
-        digests.append(Reader(model, sites_of(model), dtype).read(tmp_path / name).digest)
+        digests.append(AdapterReader(model, sites_of(model), dtype).read(tmp_path / name).digest)
     assert digests[0] == digests[1]
 
 
 def test_the_tensor_that_is_no_number_is_named_and_a_short_file_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
     base, folder = made
     model, tensors = load_config(base), load_file(folder / "adapter_model.safetensors")
-    reader, spoilt = Reader(model, sites_of(model), torch.bfloat16), sorted(tensors)[3]
+    reader, spoilt = AdapterReader(model, sites_of(model), torch.bfloat16), sorted(tensors)[3]
     (tmp_path / "adapter_config.json").write_bytes((folder / "adapter_config.json").read_bytes())
     tensors[spoilt] = tensors[spoilt].clone()
     tensors[spoilt].view(-1)[5] = float("nan")
@@ -119,7 +119,7 @@ class Stream:
         return self.events[-1]
 
 
-class SlowSlots(Slots):
+class SlowSlots(AdapterSlots):
     def _copying(self) -> Any:
         return nullcontext()
 
@@ -130,17 +130,17 @@ class SlowSlots(Slots):
 
 
 @pytest.fixture
-def pool() -> Iterator[LockedPool]:
-    found = LockedPool(Driver(lambda piece: None, lambda piece: None), 1 << 30)
+def pool() -> Iterator[PinnedMemoryPool]:
+    found = PinnedMemoryPool(PinDriver(lambda piece: None, lambda piece: None), 1 << 30)
     yield found
     found.close()
 
 
-def test_memory_is_not_given_out_again_while_a_copy_reads_it(made: tuple[Path, Path], pool: LockedPool) -> None:
+def test_memory_is_not_given_out_again_while_a_copy_reads_it(made: tuple[Path, Path], pool: PinnedMemoryPool) -> None:
     base, folder = made
     model = load_config(base)
     sites = sites_of(model)
-    store = HostStore(Reader(model, sites, torch.bfloat16, packing=Packing(sites, torch.bfloat16, model, pool.take)).read, 1 << 30)
+    store = AdapterHostStore(AdapterReader(model, sites, torch.bfloat16, packing=AdapterPacker(sites, torch.bfloat16, model, pool.take)).read, 1 << 30)
     slots = SlowSlots(sites, torch.bfloat16, CPU, {8: 2}, False)
     slots._stream = stream = Stream()  # type: ignore[assignment]
     adapter: Adapter | None = store.fresh(folder)

@@ -16,21 +16,21 @@ from test_adapters_extras_gpu import opened
 from test_adapters_triton import Asked
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor import rehearsal
-from sgl.runtime.kernels import ahead
-from sgl.runtime.loop import assemble
-from sgl.runtime.models.lone_layers import FoldedLayer, LoneLayer
+from sgl.runtime.executor import warmup
+from sgl.runtime.kernels.launch import compile_ahead
+from sgl.runtime.build import build_engine
+from sgl.runtime.models.gpu.gemv_layers import FullyFusedLayer, GemvLayer
 
 pretend = pytest.importorskip("gpu_runner").pretend
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, tests/gpu does the same")
-fused = pytest.importorskip("sgl.runtime.adapters.fused")
-one_row = pytest.importorskip("sgl.runtime.kernels.one_row")
+fused = pytest.importorskip("sgl.runtime.adapters.gpu_adapter_products")
+one_row = pytest.importorskip("sgl.runtime.kernels.gemv.gemv")
 ASKED = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True, logprobs=True)
 OWNERS: list[str | None] = ["0", None, "1", "2"]
 CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {  # modules of the second adapter, the layers of one row, and keys of the model
-    "llama": (r"(q_proj|down_proj)$", FoldedLayer, {"num_hidden_layers": 2}), "qwen3": (r"(k_proj|v_proj)$", FoldedLayer, {"num_hidden_layers": 2}),
-    "phi3": (r"gate_up_proj$", FoldedLayer, {"num_hidden_layers": 2}), "gpt_neox": (r"query_key_value$", LoneLayer, {"num_hidden_layers": 2}),
-    "lfm2": (r"(in_proj|w2)$", FoldedLayer, {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
+    "llama": (r"(q_proj|down_proj)$", FullyFusedLayer, {"num_hidden_layers": 2}), "qwen3": (r"(k_proj|v_proj)$", FullyFusedLayer, {"num_hidden_layers": 2}),
+    "phi3": (r"gate_up_proj$", FullyFusedLayer, {"num_hidden_layers": 2}), "gpt_neox": (r"query_key_value$", GemvLayer, {"num_hidden_layers": 2}),
+    "lfm2": (r"(in_proj|w2)$", FullyFusedLayer, {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
 }  # fmt: skip
 ALL = r"(_proj|query_key_value|attention\.dense|dense_h_to_4h|dense_4h_to_h|w1|w2|w3)$"
 
@@ -53,25 +53,25 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def counting(name: str) -> None:
-        call = getattr(fused.FusedLaw, name)
+        call = getattr(fused.GpuAdapterProducts, name)
 
         def counted(self: Any, *args: Any) -> Any:
             counts[name] += any(len(arg) == 1 for arg in args if isinstance(arg, torch.Tensor))
             return call(self, *args)
 
-        monkeypatch.setattr(fused.FusedLaw, name, counted)
+        monkeypatch.setattr(fused.GpuAdapterProducts, name, counted)
 
     pretend(monkeypatch)
     monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
-    load = assemble.load_model
+    load = build_engine.load_model
 
     def as_on_a_gpu(*args: Any, **keys: Any) -> Any:
         model = load(*args, **keys)
         lay_plain(model)
         return model
 
-    monkeypatch.setattr(assemble, "load_model", as_on_a_gpu)
+    monkeypatch.setattr(build_engine, "load_model", as_on_a_gpu)
     for name in ("product", "added_to", "pair_of_row"):
         counting(name)
     return counts
@@ -95,8 +95,8 @@ def test_texts_are_those_of_the_cpu(case: str, tmp_path: Path, request: pytest.F
         found = told(engine)
         shadow = engine._core.adapters.shadow
         assert engine.info()["adapters"]["one_row"]
-        plain, special = (shadow._model(more, False).course.alone for more in (False, True))
-        assert all(isinstance(layer, CASES[case][1]) for layer in plain) and not any(isinstance(layer, FoldedLayer | LoneLayer) for layer in special)
+        plain, special = (shadow._model(more, False).execution_plan.alone for more in (False, True))
+        assert all(isinstance(layer, CASES[case][1]) for layer in plain) and not any(isinstance(layer, FullyFusedLayer | GemvLayer) for layer in special)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours[0] == theirs[0] and ours[1] == pytest.approx(theirs[1], abs=1e-3)
     assert len({tuple(tokens) for tokens, _ in found}) > 2
@@ -114,18 +114,18 @@ def test_without_it_products_are_added_to(tmp_path: Path, counted: Counter[str],
 def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Decode steps, and prompts of a token."""
     base, _ = made("qwen3", tmp_path)
-    monkeypatch.setattr(rehearsal, "Jobs", lambda device, threads: Asked())
+    monkeypatch.setattr(warmup, "Jobs", lambda device, threads: Asked())
     with opened(base, adapter_slots={8: 2}) as engine:
         runner: Any = engine._core.runner
 
         def asked(adapters: int) -> set[Any]:
             found = Asked()
-            with ahead.compiling(found), rehearsal._slots_by_number(runner):
-                for work in (rehearsal.nobody(1, 9, 10, adapters), rehearsal.nobody(1, 0, 1, adapters)):
+            with compile_ahead.compiling(found), warmup._slots_by_number(runner):
+                for work in (warmup.dummy_sequences(1, 9, 10, adapters), warmup.dummy_sequences(1, 0, 1, adapters)):
                     runner.forward(work)
             return found.kinds
 
-        before = engine._core.call(lambda: rehearsal.compile_all(runner, lambda: None)).kinds
+        before = engine._core.call(lambda: warmup.compile_all(runner, lambda: None)).kinds
         plain, adapted = (engine._core.call(lambda count=count: asked(count)) for count in (0, 1))
         ours = {kind for kind in adapted - plain if "one_row" in kind[0]}
         assert {kind[1] for kind in ours} == {"place", "shrink", "linear", "gate_up", "normed_heads"} and adapted <= before

@@ -17,7 +17,7 @@ from sgl.runtime import Engine, SamplingParams
 
 pretend = pytest.importorskip("gpu_runner").pretend
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, tests/gpu does the same")
-piecewise = pytest.importorskip("sgl.runtime.executor.piecewise")
+piecewise = pytest.importorskip("sgl.runtime.executor.piecewise_graphs")
 NAMES = [None, "0", "1", "2", "3"]
 
 
@@ -32,13 +32,13 @@ def made(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, bool]]:
     """By pieces, how many steps ran in them, adapters or not."""
     counts: Counter[tuple[int, bool]] = Counter()
-    pieces_of = piecewise.MixedSteps._pieces_of
+    pieces_of = piecewise.PiecewiseCudaGraphs._pieces_of
 
     def counting(self: Any, key: Any, running: int) -> Any:
         counts[key] += 1
         return pieces_of(self, key, running)
 
-    monkeypatch.setattr(piecewise.MixedSteps, "_pieces_of", counting)
+    monkeypatch.setattr(piecewise.PiecewiseCudaGraphs, "_pieces_of", counting)
     return counts
 
 

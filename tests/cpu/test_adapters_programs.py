@@ -11,11 +11,11 @@ import transformers
 from peft_adapters import make_adapter
 
 import sgl
-from sgl.lang.backends.scripted.backend import Scripted
+from sgl.lang.backends.scripted.scripted_backend import Scripted
 from sgl.lang.errors import BadValueError, ReplayMismatch, UnknownOptionError, UnsupportedByBackendError
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 NAMES = ["sql", "law", "med"]
 GREEDY = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}

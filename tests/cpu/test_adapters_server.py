@@ -18,11 +18,11 @@ from server_rig import serving
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.server.adapters import ServedAdapters, is_usable
-from sgl.runtime.server.caller import ADAPTER
-from sgl.runtime.server.errors import RequestError
-from sgl.runtime.server.settings import ServerSettings
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.server.served_adapters import ServedAdapters, is_usable
+from sgl.runtime.server.request_context import ADAPTER
+from sgl.runtime.server.http.http_errors import RequestError
+from sgl.runtime.server.server_settings import ServerSettings
 
 PROMPT = "Say what the weather is like: "
 BASE = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0, "ignore_eos": True}

@@ -18,18 +18,18 @@ from peft_adapters import make_adapter
 from slots_of_sites import site, slots_with
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.adapters.laws import law_for
-from sgl.runtime.adapters.product import Law, rows_of
-from sgl.runtime.adapters.sites import Site
-from sgl.runtime.executor import rehearsal
-from sgl.runtime.kernels import ahead
-from sgl.runtime.layers.linear import Linear
-from sgl.runtime.sequences.sequence import Work
-from sgl.runtime.step.adapter_blocks import FEW, StaticRows, blocks_for, laid_out
+from sgl.runtime.adapters.choose_adapter_kernels import adapter_products_for
+from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
+from sgl.runtime.adapters.adapter_sites import AdapterSite
+from sgl.runtime.executor import warmup
+from sgl.runtime.kernels.launch import compile_ahead
+from sgl.runtime.layers.linear_layers import Linear
+from sgl.runtime.sequences.sequence import ScheduledWork
+from sgl.runtime.step.adapter_blocks import FEW, StaticAdapterRows, blocks_for, rows_by_slot
 
-fused = pytest.importorskip("sgl.runtime.adapters.fused")
-kernels = pytest.importorskip("sgl.runtime.kernels.adapters")
-adapted = pytest.importorskip("sgl.runtime.kernels.adapted")
+fused = pytest.importorskip("sgl.runtime.adapters.gpu_adapter_products")
+kernels = pytest.importorskip("sgl.runtime.kernels.adapters.lora_sgmv")
+adapted = pytest.importorskip("sgl.runtime.kernels.adapters.lora_fused_gemm")
 pretend = pytest.importorskip("gpu_runner").pretend
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -48,7 +48,7 @@ def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
     slots, law = slots_with(dtype, (4, 8, 20), SITES)
     places = [slots.slots[i].number for i in range(5) if slots.slots[i].there is not None]
     owned = [places[owner] if owner >= 0 else -1 for owner in OWNERS[owners]]
-    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
+    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), ReferenceAdapters(slots)
     with products_as_on_a_tensor_core():
         for each in SITES:
             x, y = torch.randn(len(owned), each.inputs).to(dtype), torch.randn(len(owned), each.outputs).to(dtype)
@@ -71,17 +71,17 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
     places = [slot.number for slot in slots.slots if slot.there is not None]
     numbers = range(min(8, len(ranks)) if owners == "eight" else len(ranks)) if owners in ("eight", "all") else OWNERS["mixed" if owners == "static" else owners]
     owned = [places[owner] if owner >= 0 else -1 for owner in numbers]
-    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
+    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), ReferenceAdapters(slots)
     oracle.begin(rows)
     if owners == "static":
-        static = StaticRows(len(owned), 8, [torch.zeros(size, dtype=torch.int32, device=HERE) for size in StaticRows.sizes(len(owned), 8)])
+        static = StaticAdapterRows(len(owned), 8, [torch.zeros(size, dtype=torch.int32, device=HERE) for size in StaticAdapterRows.sizes(len(owned), 8)])
         blocks = static.rows.device[len(owned)]
         for target, array in zip((blocks.order, blocks.table.view(-1), blocks.groups, blocks.group_of), static.arrays(owned), strict=True):
             target.copy_(torch.from_numpy(array))
         rows = static.rows
     law.begin(rows)
     blocks = law.rows.device[len(owned)]
-    assert adapted.suits(len(owned), law.pairs, blocks) == (0 < len(blocks.table) <= adapted.MOST_BLOCKS)
+    assert adapted.supports(len(owned), law.pairs, blocks) == (0 < len(blocks.table) <= adapted.MOST_BLOCKS)
     for each, biased in product(WHOLE if len(blocks.table) else (), (True, False)):
         x, weight = torch.randn(len(owned), each.inputs, device=HERE).to(dtype), (torch.randn(each.outputs, each.inputs, device=HERE) / 8).to(dtype)
         base = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype) if biased else None)
@@ -90,7 +90,7 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
         assert not law._counters.any()
 
 
-def folded(law: Any, base: Linear, x: torch.Tensor, each: Site) -> torch.Tensor:
+def folded(law: Any, base: Linear, x: torch.Tensor, each: AdapterSite) -> torch.Tensor:
     blocks, of_site = law.rows.device[len(x)], law._products[each.number]
     assert adapted.fits(of_site)
     with products_as_on_a_tensor_core():
@@ -106,7 +106,7 @@ def test_parts_of_the_inputs_are_added_in_their_order(ranks):
     slots, law = slots_with(torch.bfloat16, ranks, LONG, HERE, max(32, *ranks))
     places = [slot.number for slot in slots.slots if slot.there is not None]
     owned = [places[0], -1, places[0]]
-    rows, oracle = rows_of(owned, [1] * 3, [0, 1, 2]), Law(slots)
+    rows, oracle = rows_of(owned, [1] * 3, [0, 1, 2]), ReferenceAdapters(slots)
     law.begin(rows), oracle.begin(rows)
     x, base = torch.randn(3, LONG[0].inputs, device=HERE).bfloat16(), Linear((torch.randn(LONG[0].outputs, LONG[0].inputs, device=HERE) / 8).bfloat16())
     found, expected = folded(law, base, x, LONG[0]), oracle.add(base(x), x, LONG[0])
@@ -117,9 +117,9 @@ def test_parts_of_the_inputs_are_added_in_their_order(ranks):
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_no_product_goes_on_where_bits_must_not_depend_on_the_batch(deterministic, monkeypatch):
     """It would round elsewhere with up to eight blocks than with more."""
-    monkeypatch.setattr(adapted, "can_fold", lambda memory: True)
+    monkeypatch.setattr(adapted, "can_fuse", lambda memory: True)
     slots, _ = slots_with(torch.bfloat16, (8,), SITES)
-    law: Any = law_for(SimpleNamespace(fused=True), slots, SITES, deterministic)  # type: ignore[arg-type]
+    law: Any = adapter_products_for(SimpleNamespace(fused=True), slots, SITES, deterministic)  # type: ignore[arg-type]
     assert law._may_fold(4, law._blocks(np.array([0, 0, 1, 0], np.int32))) is not deterministic
 
 
@@ -134,8 +134,8 @@ def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
     slots, law = slots_with(torch.bfloat16, (8, 8, 16), SITES)
     places = [slot.number for slot in slots.slots if slot.there is not None]
     x, y = torch.randn(8, SITES[0].inputs).bfloat16(), torch.randn(8, SITES[0].outputs).bfloat16()
-    parts = [torch.zeros(size, dtype=torch.int32) for size in StaticRows.sizes(8, 8)]
-    static = StaticRows(8, 8, parts)
+    parts = [torch.zeros(size, dtype=torch.int32) for size in StaticAdapterRows.sizes(8, 8)]
+    static = StaticAdapterRows(8, 8, parts)
     with products_as_on_a_tensor_core():
         for owners in ([0, 1, 2, -1, -1], [0] * 8, [2, 1], [0, 0, 0, 1]):
             owned = [places[owner] if owner >= 0 else -1 for owner in owners]
@@ -177,7 +177,7 @@ def test_the_runner_of_a_gpu_has_graphs_of_their_own_for_adapters(tmp_path, monk
 
 
 class Asked:
-    """Stands for `Jobs`: which kernels are asked for, as they are compiled apart."""
+    """Stands for `CompileJobs`: which kernels are asked for, as they are compiled apart."""
 
     def __init__(self) -> None:
         self.kinds: set[Any] = set()
@@ -186,7 +186,7 @@ class Asked:
         kernel = launch.__self__
         alike, anywhere = (kernel.kwargs.get(name) or () for name in ("do_not_specialize", "do_not_specialize_on_alignment"))
         given = dict(zip(inspect.signature(kernel.fn).parameters, args, strict=False)) | options
-        kinds = {name: type(value) if name in alike else ahead._kind(value)[:1] if name in anywhere else (ahead._kind(value), ahead._plain(value) if name in options else None) for name, value in given.items()}
+        kinds = {name: type(value) if name in alike else compile_ahead._kind(value)[:1] if name in anywhere else (compile_ahead._kind(value), compile_ahead._plain(value) if name in options else None) for name, value in given.items()}
         self.kinds.add((kernel.fn.__module__, kernel.fn.__name__, *kinds.items()))
 
     def wait(self) -> None:
@@ -199,29 +199,29 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
         pytest.skip("with a GPU, tests/gpu does the same")
     path = write_checkpoint(tmp_path / "base", tokenizer=True, num_hidden_layers=2)
     pretend(monkeypatch)
-    monkeypatch.setattr(rehearsal, "Jobs", lambda device, threads: Asked())
+    monkeypatch.setattr(warmup, "Jobs", lambda device, threads: Asked())
     draw = random.Random(0)
     with Engine(path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}) as engine:
         runner: Any = engine._core.runner
 
-        def asked(*steps: list[Work]) -> set[Any]:
+        def asked(*steps: list[ScheduledWork]) -> set[Any]:
             found = Asked()
-            with ahead.compiling(found), rehearsal._slots_by_number(runner):
+            with compile_ahead.compiling(found), warmup._slots_by_number(runner):
                 for work in steps:
                     runner.forward(work)
             return {kind for kind in found.kinds if "adapters" in kind[0]}
 
-        before = engine._core.call(lambda: rehearsal.compile_all(runner, lambda: None)).kinds
+        before = engine._core.call(lambda: warmup.compile_all(runner, lambda: None)).kinds
         for _ in range(24):
-            mixed = [work for count in range(draw.randint(1, 4)) for work in rehearsal.nobody(draw.randint(1, 10), 1, 2, draw.randint(0, 12))]
-            prompts = rehearsal.nobody(draw.randint(1, 3), 0, draw.choice([draw.randint(2, 60), draw.randint(200, 500)]), draw.randint(1, 3))
+            mixed = [work for count in range(draw.randint(1, 4)) for work in warmup.dummy_sequences(draw.randint(1, 10), 1, 2, draw.randint(0, 12))]
+            prompts = warmup.dummy_sequences(draw.randint(1, 3), 0, draw.choice([draw.randint(2, 60), draw.randint(200, 500)]), draw.randint(1, 3))
             kinds = engine._core.call(lambda steps=(mixed, prompts): asked(*steps))
             assert kinds and kinds <= before
         assert engine._core.runner.adapters is engine._core.adapters and engine.stats().adapters["slots_held"] == 0
 
 
 def test_rows_are_laid_out_by_slot():
-    order, table = laid_out(np.array([1, -1, 0, 1, 1], np.int32), 2)
+    order, table = rows_by_slot(np.array([1, -1, 0, 1, 1], np.int32), 2)
     assert order.tolist() == [2, 0, 3, 4] and table.tolist() == [[0, 0, 1], [1, 1, 2], [1, 3, 1]]
     assert [blocks_for(slots, 64) for slots in ([0], [0] * 16, [0] * 17, list(range(64)), [0, 1, 2], [5] * 60)] == [1, 1, 2, 64, 4, 4]
     assert blocks_for([0, 1, 2], 3) == 3 and FEW == 16

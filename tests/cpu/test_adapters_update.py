@@ -13,7 +13,7 @@ from peft_adapters import make_adapter
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
 PROMPT = list(range(40, 90))

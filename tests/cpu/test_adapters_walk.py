@@ -14,7 +14,7 @@ from peft_adapters import make_adapter
 from sgl import grammars
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, RequestAborted
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 CONTENTS = 6

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
-from sgl.runtime.attention import plan as planning
-from sgl.runtime.cache.kv import PAD_SLOT, KVPool
+from sgl.runtime.attention import padded_groups as planning
+from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.step.step_batch import StepBatch
 
 SLOTS = 3000
-USABLE = ["torch_native", *(["cpu"] if cpu.kernels else [])]
+USABLE = ["torch_native", *(["cpu"] if cpu_kernels.kernels else [])]
 Work = list[tuple[int, int]]  # (cached, new) tokens of each sequence
 
 
@@ -24,7 +24,7 @@ def make_pool(shape: AttentionShape, slots: int, dtype: torch.dtype = torch.floa
     return KVPool(shape.layers, slots, shape.kv_heads, shape.head_dim, dtype)
 
 
-def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> Batch:
+def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> StepBatch:
     """A batch on scattered slots; cached tokens get random KV, every other slot stays NaN."""
     free = rng.permutation(np.arange(1, SLOTS))
     pool.fill_nan(free)
@@ -39,7 +39,7 @@ def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> Batch:
             )
     slots = np.concatenate([s[c:] for s, (c, _) in zip(context_slots, work, strict=True)])
     unused = torch.zeros(0, dtype=torch.int64)
-    return Batch(
+    return StepBatch(
         token_ids=unused,
         positions=unused,
         slots=torch.from_numpy(slots.astype(np.int64)),
@@ -51,7 +51,7 @@ def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> Batch:
 
 
 def oracle(
-    q: torch.Tensor, layer: int, pool: KVPool, work: Work, batch: Batch, shape: AttentionShape
+    q: torch.Tensor, layer: int, pool: KVPool, work: Work, batch: StepBatch, shape: AttentionShape
 ) -> torch.Tensor:
     out, token, window = torch.zeros_like(q), 0, shape.windows[layer]
     for (cached, new), slots in zip(work, batch.context_slots, strict=True):
@@ -129,7 +129,7 @@ def test_a_prefill_longer_than_one_block_of_queries(cached: int, window: int | N
     check([(5, 1), (cached, 300)], AttentionShape(2, 1, 4, (window,)))
 
 
-@pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+@pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 @pytest.mark.parametrize("window", [None, 30])
 def test_deterministic_bits_depend_on_the_sequence_alone(window: int | None) -> None:
     """The last 40 of 70 tokens: at once or in chunks, behind what is cached, alone and beside others."""

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from sgl.runtime.attention import AttentionLayout, LayerAttention
-from sgl.runtime.attention.by_layer import listed
-from sgl.runtime.cache.host_pages import HostPages
-from sgl.runtime.cache.kv import PAD_SLOT, KVPool
-from sgl.runtime.cache.pools import KVPools
+from sgl.runtime.attention.attention_by_layer import listed
+from sgl.runtime.cache.host_kv_pages import HostKVPages
+from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
+from sgl.runtime.cache.kv_pools import MultiKVPool
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 
 FULL = LayerAttention(4, 2, 16, 16, 0.25)
 NEAR = replace(FULL, window=5)
 WIDE = LayerAttention(4, 1, 24, 8, 1.0)
-compiled = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+compiled = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
 
 def test_layers_that_differ_in_what_they_see_are_one_group() -> None:
@@ -34,7 +34,7 @@ def test_layers_of_other_widths_have_a_pool_of_their_own() -> None:
     layout = AttentionLayout.of([NEAR, WIDE, NEAR, FULL])
     assert layout.places == {0: (0, 0), 1: (1, 0), 2: (0, 1), 3: (0, 2)} and layout.homes == (0, 1) and not layout.even
     pool = layout.pool(10, torch.bfloat16)
-    assert isinstance(pool, KVPools) and pool.slots == 10 and pool.dtype == torch.bfloat16
+    assert isinstance(pool, MultiKVPool) and pool.slots == 10 and pool.dtype == torch.bfloat16
     assert [tuple(part.v.shape) for part in pool.parts] == [(3, 10, 2, 16), (1, 10, 1, 8)]
     assert layout.bytes_per_slot(torch.bfloat16) * 10 == pool.bytes == 2 * 10 * (3 * 2 * 32 + 32)
     assert layout.stored(pool, 3)[0].data_ptr() == pool.parts[0].k[2].data_ptr()
@@ -88,7 +88,7 @@ def test_pages_of_several_pools_come_back_from_main_memory(page_size: int, stagi
     for tensor in tensors:
         tensor.normal_()
     before = [tensor.clone() for tensor in tensors]
-    copies, rng = HostPages(pool, page_size, 12, staging), np.random.default_rng(0)
+    copies, rng = HostKVPages(pool, page_size, 12, staging), np.random.default_rng(0)
     pages, others = (rng.permutation(np.arange(1, 20, dtype=np.int32))[:9] for _ in range(2))
     places = rng.permutation(np.arange(1, 12, dtype=np.int32))[:9]
     copies.save(pages, places)
@@ -111,7 +111,7 @@ def test_windowed_layers_lie_apart_over_slots_of_their_own() -> None:
     assert found.windowed == {0, 2} and found.reach == 7 and not plain.windowed
     assert [(part.layers, part.windowed) for part in found.parts] == [(2, False), (1, False), (2, True)]
     pool = found.pool(10, torch.float32, window_slots=4)
-    assert isinstance(pool, KVPools) and pool.slots == 10
+    assert isinstance(pool, MultiKVPool) and pool.slots == 10
     assert [len(found.stored(pool, layer)[0]) for layer in range(5)] == [4, 10, 4, 10, 10]
     whole, near = (found.bytes_per_slot(torch.float32, windowed=windowed) for windowed in (False, True))
     assert whole + near == plain.bytes_per_slot(torch.float32) and pool.bytes == 10 * whole + 4 * near

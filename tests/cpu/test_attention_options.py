@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionLayout, BackendUnavailable, LayerAttention
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 
-compiled = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+compiled = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])

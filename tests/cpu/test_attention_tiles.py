@@ -9,10 +9,10 @@ from attention_oracle import World
 from test_attention import deterministic
 
 from sgl.runtime.attention import AttentionLayout, AttentionShape, LayerAttention
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import FP8
 
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.has_tiles(dtype)]
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.has_tiles(dtype)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 
 

@@ -34,10 +34,10 @@ from sgl.runtime.attention import (
     LayerAttention,
     attention_backend,
 )
-from sgl.runtime.attention.triton import TritonAttention
-from sgl.runtime.kernels.attention_decode import DecodeScratch, DecodeTile
-from sgl.runtime.kernels.attention_prefill import PrefillTile
-from sgl.runtime.layers.float8 import Scales
+from sgl.runtime.attention.triton_attention import TritonAttention
+from sgl.runtime.kernels.attention.attention_decode import DecodeScratch, DecodeTile
+from sgl.runtime.kernels.attention.attention_prefill import PrefillTile
+from sgl.runtime.layers.float8_reference import KVScaleFactors
 
 DECODES = [(40, 1), (0, 1), (150, 1), (33, 1)]
 MIXED = [(70, 1), (3, 1), (0, 20), (17, 9), (5, 1), (40, 2)]
@@ -52,7 +52,7 @@ def tensor_core():
 def small(backend: TritonAttention, splits: int = 4) -> TritonAttention:
     """Tiles that a few dozen keys fill, so that sequences are split and loops turn."""
     shape, rows = backend.shape, backend.prefill_tile.rows
-    backend.decode_tile = backend.lone_tile = DecodeTile(16, 16, splits * shape.kv_heads, merged=2)
+    backend.decode_tile = backend.gemv_tile = DecodeTile(16, 16, splits * shape.kv_heads, merged=2)
     backend.prefill_tile = PrefillTile(min(rows, 16 if shape.group <= 16 else rows), 16, segment=16)
     if backend.deterministic:
         backend._splits = backend._split_scratch(192)
@@ -113,7 +113,7 @@ def test_bfloat16(work):
 def test_keys_and_values_in_eight_bits_are_scaled(work):
     shape = AttentionShape(4, 2, 16, (None,))
     pool = make_pool(shape, 512, torch.float8_e4m3fn, poison=False)
-    pool.scales = [Scales(0.5, 0.25)]
+    pool.scales = [KVScaleFactors(0.5, 0.25)]
     stored = [
         tuple(part.to(torch.float8_e4m3fn).float() for part in pair)
         for pair in random_kv(work, shape, torch.float32, "cpu", 3)
@@ -194,10 +194,10 @@ def test_programs_merge_what_their_registers_hold(group, dim, dtype):
     """128 numbers a thread, or two partial results; more of them went through memory, and took ten times as long."""
     shape = AttentionShape(2 * group, 2, dim, (None,))
     backend = TritonAttention(make_pool(shape, 64, dtype), shape, max_running=4)
-    for tile in (backend.decode_tile, backend.lone_tile):
+    for tile in (backend.decode_tile, backend.gemv_tile):
         numbers = (1 << (group - 1).bit_length()) * (1 << (dim - 1).bit_length())
         assert tile.merged == 2 or tile.merged * numbers <= 128 * 32 * tile.warps
-    assert (backend.lone_tile.warps == 2) == (dtype != torch.float32 and dim <= 256)
+    assert (backend.gemv_tile.warps == 2) == (dtype != torch.float32 and dim <= 256)
 
 
 @pytest.mark.parametrize("window, dtype", [(None, torch.bfloat16), (11, torch.float32)])

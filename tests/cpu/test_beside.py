@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 from server_rig import await_true
 
-from sgl.grammars.automaton.meter import Unfinished
-from sgl.runtime.loop.beside import MOST, Beside
-from sgl.runtime.sequences.grammar_work import GrammarWork
+from sgl.grammars.automaton.work_budget import WorkUnfinished
+from sgl.runtime.loop.grammar_workers import MOST, GrammarWorkers
+from sgl.runtime.sequences.pending_grammar import PendingGrammar
 
 
-def beside_with() -> tuple[Beside[str], list[str]]:
-    beside: Beside[str] = Beside()
+def beside_with() -> tuple[GrammarWorkers[str], list[str]]:
+    beside: GrammarWorkers[str] = GrammarWorkers()
     return beside, []
 
 
-def collect(beside: Beside[str], found: list[str]) -> Callable[[], bool]:
+def collect(beside: GrammarWorkers[str], found: list[str]) -> Callable[[], bool]:
     def more() -> bool:
         found.extend(beside.done())
         return not beside.waiting
@@ -29,10 +29,10 @@ def collect(beside: Beside[str], found: list[str]) -> Callable[[], bool]:
 def test_short_work_does_not_wait_for_a_slice_that_cannot_be_cut():
     beside, found = beside_with()
     held = threading.Event()
-    beside.add("long", GrammarWork(lambda: held.wait(30) and None, 0))
+    beside.add("long", PendingGrammar(lambda: held.wait(30) and None, 0))
     time.sleep(0.05)
     for name in ("a", "b", "c"):
-        beside.add(name, GrammarWork(lambda: None, 0))
+        beside.add(name, PendingGrammar(lambda: None, 0))
     more = collect(beside, found)
     await_true(lambda: more() or len(found) == 3)
     assert sorted(found) == ["a", "b", "c"] and beside.waiting == 1
@@ -56,7 +56,7 @@ def test_not_more_than_some_at_once():
             running[0] -= 1
 
     for i in range(3 * MOST):
-        beside.add(str(i), GrammarWork(work, 0))
+        beside.add(str(i), PendingGrammar(work, 0))
     more = collect(beside, found)
     await_true(lambda: more() or most[0] == MOST)
     time.sleep(0.1)
@@ -69,11 +69,11 @@ def test_not_more_than_some_at_once():
 
 
 def test_who_had_least_is_first(monkeypatch):
-    monkeypatch.setattr("sgl.runtime.loop.beside.LONG", 100.0)
+    monkeypatch.setattr("sgl.runtime.loop.grammar_workers.LONG", 100.0)
     beside, found = beside_with()
     order: list[str] = []
     held = threading.Event()
-    beside.add("first", GrammarWork(lambda: held.wait(30) and None, 0))
+    beside.add("first", PendingGrammar(lambda: held.wait(30) and None, 0))
 
     def slices(name: str, count: int) -> Callable[[], None]:
         left = [count]
@@ -82,11 +82,11 @@ def test_who_had_least_is_first(monkeypatch):
             order.append(name)
             left[0] -= 1
             if left[0]:
-                raise Unfinished
+                raise WorkUnfinished
 
         return work
 
-    works = {"much": GrammarWork(slices("much", 3), 5000), "little": GrammarWork(slices("little", 3), 10)}
+    works = {"much": PendingGrammar(slices("much", 3), 5000), "little": PendingGrammar(slices("little", 3), 10)}
     for name, work in works.items():
         beside.add(name, work)
     held.set()

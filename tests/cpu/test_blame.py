@@ -12,15 +12,15 @@ import pytest
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.sequences.embedding import Embed
-from sgl.runtime.sequences.ops import Extend, Fork, Generate, Logprobs, Op, Prefill
-from sgl.runtime.sequences.scoring import Score
+from sgl.runtime.sequences.embed_op import Embed
+from sgl.runtime.sequences.sequence_ops import Extend, Fork, Generate, Logprobs, SequenceOp, Prefill
+from sgl.runtime.sequences.score_op import Score
 
 SECONDS = 20
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=12, temperature=1.0, seed=3, ignore_eos=True)
 METHODS = ("begin", "admitted", "reuse", "target", "rows", "pool", "wanted", "collect", "add", "asked", "resolve")
-KINDS: dict[str, Callable[[], Op]] = {
+KINDS: dict[str, Callable[[], SequenceOp]] = {
     "generate": lambda: Generate(GREEDY),
     "prefill": lambda: Prefill(),
     "score": lambda: Score([np.array([5, 6], np.int32), np.array([7], np.int32)]),
@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[], Op]] = {
 }
 
 
-def broken(kind: type[Op], method: str, at: int, error: BaseException) -> type[Op]:
+def broken(kind: type[SequenceOp], method: str, at: int, error: BaseException) -> type[SequenceOp]:
     """The kind of operation whose method raises from its `at`th call on."""
     calls, usual = itertools.count(1), getattr(kind, method)
 
@@ -132,7 +132,7 @@ def test_what_the_engine_does_for_a_sequence_may_break(engine, beside, monkeypat
 
 
 def test_a_row_that_cannot_be_sampled_is_found_among_many(engine, beside, monkeypatch):
-    from sgl.runtime.sampling.batch import SamplingBatch
+    from sgl.runtime.sampling.sampling_batch import SamplingBatch
 
     usual = SamplingBatch.__init__
 
@@ -181,14 +181,14 @@ def test_a_chain_of_forks_may_be_longer_than_the_stack(engine, depth):
 
 
 def test_a_fork_that_breaks_among_its_children_takes_them_all_along(engine, monkeypatch):
-    born, usual = itertools.count(1), type(engine._core.life).give_birth
+    born, usual = itertools.count(1), type(engine._core.life).spawn_children
 
-    def give_birth(self: Any, parent: Any, child: Any) -> int:
+    def spawn_children(self: Any, parent: Any, child: Any) -> int:
         if next(born) == 3:
             raise MemoryError
         return usual(self, parent, child)
 
-    monkeypatch.setattr(type(engine._core.life), "give_birth", give_birth)
+    monkeypatch.setattr(type(engine._core.life), "spawn_children", spawn_children)
     parent = prompted(engine, prompt(1, 30))
     children = parent.fork(5)
     futures = [child.generate(GREEDY) for child in children]

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import LayerAttention
-from sgl.runtime.attention.blocks import NONE, of_blocks
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.attention.block_sparse_attention import NONE, of_blocks
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import FP8
 
-NAMES = ["torch_native", *(["cpu"] if cpu.kernels else [])]
+NAMES = ["torch_native", *(["cpu"] if cpu_kernels.kernels else [])]
 LAYER = LayerAttention(6, 2, 32, 32, 0.2)
 
 
@@ -61,5 +61,5 @@ def test_a_window_alone() -> None:
     backend.plan(batch)
     backend.store(*blocks.kv, 0, batch)
     none = torch.full((len(blocks.q), 2, 1), NONE)
-    found = backend.attend_chosen(blocks.q, of_blocks(none, BLOCK, 7, batch), 0, batch)
+    found = backend.attend_topk(blocks.q, of_blocks(none, BLOCK, 7, batch), 0, batch)
     torch.testing.assert_close(found, backend.attend(blocks.q, *blocks.kv, 0, batch))

@@ -20,8 +20,8 @@ from part_models import MODELS, LawRig, PartsRig
 from test_attention_triton import small
 
 from sgl.runtime.attention import LayerAttention
-from sgl.runtime.attention.triton import TritonAttention
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.attention.triton_attention import TritonAttention
+from sgl.runtime.layers.float8_reference import FP8
 from sgl.runtime.models import decoder
 
 LAYER = LayerAttention(6, 2, 24, 24, 0.2)

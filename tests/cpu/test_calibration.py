@@ -14,16 +14,16 @@ from rig import Rig, Row
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.calibration import Calibrating, Recorded, given
+from sgl.runtime.calibration import CalibrationTransform, RecordedText, given
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import float8 as values
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers import float8_reference as values
+from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.quantization import Calibrated, Fp8Linear, calibrated_for, transform_for
-from sgl.runtime.quantization.deterministic import FixedRowsLinear
-from sgl.runtime.quantization.fp8 import StaticFp8Linear
-from sgl.runtime.quantization.seen import Magnitudes
+from sgl.runtime.quantization import CalibratedTransform, Fp8Linear, calibrated_for, transform_for
+from sgl.runtime.quantization.deterministic_linear import FixedBatchLinear
+from sgl.runtime.quantization.fp8_linear import StaticFp8Linear
+from sgl.runtime.quantization.calibration_statistics import InputMagnitudes
 from sgl.runtime.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def ids(path: Path, texts: list[str]) -> list[np.ndarray]:
 def quantised(path: Path, texts: list[np.ndarray], weights: str = "int4_gptq", activations: str = "dynamic", deterministic: bool = False) -> Decoder:
     found = calibrated_for(weights, activations, deterministic, CPU)
     assert found is not None
-    return load_model(path, torch.float32, transform=Calibrating(found.quantise, lambda: texts, seen=found.seen))
+    return load_model(path, torch.float32, transform=CalibrationTransform(found.quantise, lambda: texts, seen=found.seen))
 
 
 def weights_of(model: Decoder) -> list[torch.Tensor]:
@@ -150,8 +150,8 @@ def test_answers_are_known_in_forks_and_when_they_are_cut(opened: Callable[..., 
         fork.extend([10], drop=3)
         fork.tokens()
     assert set(texts) == {
-        Recorded((7, 8, *first[:2], 9, *second), ((2, 4), (5, 8))),
-        Recorded((7, 8, 10), ()),
+        RecordedText((7, 8, *first[:2], 9, *second), ((2, 4), (5, 8))),
+        RecordedText((7, 8, 10), ()),
     }
 
 
@@ -186,9 +186,9 @@ def test_without_texts_the_transform_is_not_to_be_had() -> None:
 
 
 def test_products_of_a_fixed_number_of_rows(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sgl.runtime.quantization.forms.in_few_bits", lambda codes, layer: "not here")
+    monkeypatch.setattr("sgl.runtime.quantization.online_quantization.keep_quantized", lambda codes, layer: "not here")
     model = quantised(tiny, ids(tiny, TEXTS), deterministic=True)
-    assert all(isinstance(getattr(*place), FixedRowsLinear) for block in model.layers for place in block.products())
+    assert all(isinstance(getattr(*place), FixedBatchLinear) for block in model.layers for place in block.products())
 
 
 # ranges of activations
@@ -198,18 +198,18 @@ def test_products_of_a_fixed_number_of_rows(tiny: Path, monkeypatch: pytest.Monk
 def test_ranges_are_those_of_what_flows_through(activations: str, percent: float, tiny: Path) -> None:
     rows: list[torch.Tensor] = []
     found = calibrated_for("fp8", activations, False, CPU)
-    assert isinstance(found, Calibrated) and found.seen is Magnitudes
+    assert isinstance(found, CalibratedTransform) and found.seen is InputMagnitudes
 
-    def first(name: str, layer: Linear, seen: Magnitudes | None) -> Linear:
+    def first(name: str, layer: Linear, seen: InputMagnitudes | None) -> Linear:
         rows.append(layer.weight.clone())
         return found.quantise(name, layer, seen)
 
     texts = ids(tiny, TEXTS)
-    model = load_model(tiny, torch.float32, transform=Calibrating(first, lambda: texts, seen=Magnitudes))
+    model = load_model(tiny, torch.float32, transform=CalibrationTransform(first, lambda: texts, seen=InputMagnitudes))
     rig = Rig(tiny)
     block = model.layers[0]
     x = torch.cat([block.before_mixer(rig.model.embedding(torch.from_numpy(text.astype(np.int64)), torch.arange(len(text)))) for text in texts])
-    seen = Magnitudes(x.shape[1], CPU)
+    seen = InputMagnitudes(x.shape[1], CPU)
     seen.add(x)
     product = block.mixer.qkv
     assert isinstance(product, StaticFp8Linear)

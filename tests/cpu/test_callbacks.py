@@ -168,9 +168,9 @@ class Broken(ChoicesSamplingMethod):
 
 @every_error
 def test_what_a_value_is_read_with_may_raise_anything(engine, error, monkeypatch):
-    from sgl.lang.interpreter.transcript import Pending
+    from sgl.lang.interpreter.transcript import PendingText
 
-    monkeypatch.setattr(Pending, "_count", raising(error))
+    monkeypatch.setattr(PendingText, "_count", raising(error))
 
     @sgl.function
     def ask(s):
@@ -214,10 +214,10 @@ def test_a_thread_that_is_told_to_end_tells_everybody(open_engine, monkeypatch, 
     """As a debugger, or a library that kills threads, does it."""
     import ctypes
 
-    from sgl.runtime.loop import core
+    from sgl.runtime.loop import engine_core
 
     if when == "as it begins":
-        monkeypatch.setattr(core, "go_first", lambda: time.sleep(0.2))
+        monkeypatch.setattr(engine_core, "take_priority", lambda: time.sleep(0.2))
     engine = open_engine()
     future = prompted(engine, [5, 6]).generate(SamplingParams(max_tokens=500, ignore_eos=True))
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(engine._core._thread.ident), ctypes.py_object(SystemExit))

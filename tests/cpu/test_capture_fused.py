@@ -15,16 +15,16 @@ import layer_checks as checks
 from part_models import RMS, LawRig, PartsRig, attention, model
 
 from sgl.runtime.models import decoder
-from sgl.runtime.models.capture import Capture
-from sgl.runtime.models.spec import Gated, Layer, Norms
+from sgl.runtime.models.hidden_state_capture import HiddenStateCapture
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerSpec, LayerNorms
 
-NORMS = {"post-norms": Norms(RMS, RMS, RMS, RMS), "parallel": Norms(before_mixer=RMS, parallel=True)}
+NORMS = {"post-norms": LayerNorms(RMS, RMS, RMS, RMS), "parallel": LayerNorms(before_mixer=RMS, parallel=True)}
 
 
 def made(family: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Rig, Rig]:
     """A rig by the law and one by the kernels."""
     if family in NORMS:
-        spec = model(*[Layer(NORMS[family], attention(), Gated(32))] * 3)
+        spec = model(*[LayerSpec(NORMS[family], attention(), GatedFFNSpec(32))] * 3)
         law: Rig = LawRig(spec)
         monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
         return law, PartsRig(spec)
@@ -39,16 +39,16 @@ def made(family: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Rig,
 @pytest.mark.parametrize("layers", [(), (0, 1, 2)], ids=["last", "of layers"])
 @pytest.mark.parametrize("alone", [False, True])
 def test_states_are_those_of_the_law(family: str, layers: tuple[int, ...], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.kernels import one_row
+    from sgl.runtime.kernels.gemv import gemv
 
     law, rig = made(family, tmp_path, monkeypatch)
     width = law.model.config.hidden_size
     checks.lay_plain(rig.model)
-    monkeypatch.setattr(one_row, "suits", lambda x: alone and len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    monkeypatch.setattr(gemv, "suits", lambda x: alone and len(x) == 1)
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     rows: list[list[Row]] = [[], []]
     for each, own in zip((law, rig), rows, strict=True):
-        each.model.capture = Capture(layers)
+        each.model.capture = HiddenStateCapture(layers)
         own += [Row([5, 6, 7, 9, 11, 12]), Row([8, 9, 4])]
     for counts in ((1, 3), (4, 0), (1, 0)):
         found = []

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sgl.chat_tool import Writer
+from sgl.tools.chat_tool import ChatPrinter
 from sgl.cli import main
 from sgl.runtime import Engine, SamplingParams
 
@@ -132,7 +132,7 @@ def test_in_a_terminal_an_answer_can_be_stopped() -> None:
 
 
 def test_nothing_of_a_stopped_answer_comes_behind_the_next_prompt(capsys) -> None:
-    writer = Writer()
+    writer = ChatPrinter()
     for text in ("some ", "words"):
         writer.take(SimpleNamespace(text=text))
     writer.stop()

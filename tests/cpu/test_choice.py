@@ -12,26 +12,26 @@ from choice_checks import RAGGED, Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.attention import chosen as by_law
-from sgl.runtime.attention import cpu_latent
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.attention import topk_attention as by_reference
+from sgl.runtime.attention import cpu_mla_attention
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import FP8
 
-NAMES = ["torch_native", *(["cpu"] if cpu.kernels else [])]
-needs_kernels = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+NAMES = ["torch_native", *(["cpu"] if cpu_kernels.kernels else [])]
+needs_kernels = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     yield
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 @settings(max_examples=15, deadline=None)
 @pytest.mark.parametrize("name", NAMES)
 @given(work=works(), page_size=st.sampled_from([1, 16]), most=st.sampled_from([1, 4, 30]), seed=st.integers(0, 99))
 def test_random_steps(name: str, work: Work, page_size: int, most: int, seed: int) -> None:
-    cpu.set_threads(1 + seed % 3)
+    cpu_kernels.set_threads(1 + seed % 3)
     world = Choices(work, most=most, by=((3, 4), (9, 64), (1, 4), (16, 64))[seed % 4], page_size=page_size, seed=seed, pages=400 if page_size == 1 else 60)
     world.check(world.world.backend(name))
 
@@ -44,8 +44,8 @@ def test_other_types(name: str, kept: torch.dtype | None) -> None:
 
 
 def test_many_tokens_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_law, "ROWS", 5)
-    monkeypatch.setattr(by_law, "GATHERED", 40)
+    monkeypatch.setattr(by_reference, "ROWS", 5)
+    monkeypatch.setattr(by_reference, "GATHERED", 40)
     world = Choices(RAGGED)
     world.check(world.world.backend("torch_native"))
 
@@ -68,12 +68,12 @@ def test_what_is_chosen_is_the_same_in_any_step(by: tuple[int, int], monkeypatch
     """Whatever the threads and the scores that are kept at a time; and all that there is has the bits of attention to all."""
     found = []
     for threads, room in ((1, 1 << 22), (3, 900)):
-        cpu.set_threads(threads)
-        monkeypatch.setattr(cpu_latent, "ROOM", room)
+        cpu_kernels.set_threads(threads)
+        monkeypatch.setattr(cpu_mla_attention, "ROOM", room)
         world = Choices([(700, 1), (5, 1), (300, 40)], whole=False, by=by, pages=1500)
         backend = world.world.backend("cpu", deterministic=True)
         chosen = world.choose(backend)
-        found.append(backend.attend_chosen(world.q, chosen, 0, world.world.batch))
+        found.append(backend.attend_topk(world.q, chosen, 0, world.world.batch))
         assert torch.equal(found[-1][1], backend.attend(world.q, None, None, 0, world.world.batch)[1])
     assert torch.equal(*found) and backend.reasons(0) == ("cpu", None)
 

@@ -20,8 +20,8 @@ from part_models import MODELS, LawRig, PartsRig
 from test_latent_triton import small
 
 from sgl.runtime.attention import AttentionBackend, attention_backend
-from sgl.runtime.kernels import choice
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.kernels.attention import topk_select
+from sgl.runtime.layers.float8_reference import FP8
 from sgl.runtime.models import decoder
 
 
@@ -34,8 +34,8 @@ def tensor_core():
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns and launches that a few dozen tokens fill."""
-    monkeypatch.setattr(choice, "BLOCK", 32)
-    monkeypatch.setattr(choice, "ROOM", 1000)
+    monkeypatch.setattr(topk_select, "BLOCK", 32)
+    monkeypatch.setattr(topk_select, "ROOM", 1000)
 
 
 def backend_of(world: Choices) -> AttentionBackend:
@@ -76,7 +76,7 @@ def test_a_padded_batch_of_a_graph() -> None:
     world = Choices(DECODES)
     backend = backend_of(world)
     chosen = world.choose(backend)
-    expected = backend.attend_chosen(world.q, chosen, 0, world.world.batch)
+    expected = backend.attend_topk(world.q, chosen, 0, world.world.batch)
     assert backend.variant(world.world.batch) == 256
     padded, more = with_padding(world.world.batch, 8), (torch.cat((each, each)) for each in (world.queries, world.shares, world.q))
     queries, shares, q = more
@@ -86,7 +86,7 @@ def test_a_padded_batch_of_a_graph() -> None:
     world.choose(backend)
     again = backend.choose(queries, shares, 0, padded)
     assert again.counts.tolist() == [*chosen.counts.tolist(), [1], [1], [1], [1]] and not again.slots[4:, 0, 0].any()
-    torch.testing.assert_close(backend.attend_chosen(q, again, 0, padded)[:4], expected)
+    torch.testing.assert_close(backend.attend_topk(q, again, 0, padded)[:4], expected)
 
 
 def test_more_tokens_than_a_launch_takes() -> None:

@@ -12,8 +12,8 @@ from alone import alone
 from checkpoints import write_checkpoint
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.loop import collector
-from sgl.runtime.loop.collector import NEVER
+from sgl.runtime.common import garbage_collection
+from sgl.runtime.common.garbage_collection import NEVER
 
 
 class Cycle:
@@ -85,11 +85,11 @@ def test_steps_are_free_of_full_collections(tiny: Path) -> None:
 @alone
 @pytest.mark.parametrize("sooner", ["OFTEN", "MANY"])
 def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(tiny: Path, monkeypatch: pytest.MonkeyPatch, sooner: str) -> None:
-    monkeypatch.setattr(collector, sooner, 0)
-    monkeypatch.setattr(collector, "QUIET", 1000.0)
+    monkeypatch.setattr(garbage_collection, sooner, 0)
+    monkeypatch.setattr(garbage_collection, "QUIET", 1000.0)
     looked = threading.Event()
-    all_of_it = collector._look_at_all
-    monkeypatch.setattr(collector, "_look_at_all", lambda: (all_of_it(), looked.set()))
+    all_of_it = garbage_collection._look_at_all
+    monkeypatch.setattr(garbage_collection, "_look_at_all", lambda: (all_of_it(), looked.set()))
     with Engine(tiny, kv_tokens=2000) as engine:
         held: list[object] = []
 
@@ -106,7 +106,7 @@ def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(tin
         assert looked.wait(30) and lost() is None
         lost = weakref.ref(Cycle())
         gc.freeze()
-        monkeypatch.setattr(collector, "WHOLE", 0.0)
+        monkeypatch.setattr(garbage_collection, "WHOLE", 0.0)
         work()
         assert lost() is None
     assert gc.get_freeze_count() == 0

@@ -17,7 +17,7 @@ from plain_adapters import write_adapter
 from random_programs import operations, program_of
 
 import sgl
-from sgl.lang.backends.default import as_backend
+from sgl.lang.backends.default_backend import as_backend
 from sgl.runtime.engine import NANO
 
 

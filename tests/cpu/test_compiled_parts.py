@@ -15,39 +15,39 @@ from family_cases import FAMILIES, write_family
 from random_models import VOCABULARY, RandomRig, random_model
 from rig import Rig, Row
 
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.activation import ACTIVATIONS, activated, add_scaled, gated
-from sgl.runtime.layers.norm import HeadNorm, LayerNorm
-from sgl.runtime.layers.rotary import Rope
-from sgl.runtime.models.claims import compiled_refusal
-from sgl.runtime.models.compiled_words import LAYER, MODEL
-from sgl.runtime.models.expert_words import EXPERTS
-from sgl.runtime.models.recurrent_words import RECURRENT
-from sgl.runtime.models.spec import (
-    Attention,
-    Experts,
-    Gated,
-    Layer,
-    Model,
-    Norm,
-    Norms,
-    Plain,
-    Router,
-    Temperature,
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.activation_functions import ACTIVATIONS, activated, add_scaled, gated
+from sgl.runtime.layers.norm_layers import PerHeadNorm, LayerNorm
+from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.models.cpu.cpu_support import cpu_refusal
+from sgl.runtime.models.cpu.cpu_step_structs import LAYER, MODEL
+from sgl.runtime.models.cpu.cpu_expert_structs import EXPERTS
+from sgl.runtime.models.cpu.cpu_recurrent_structs import RECURRENT
+from sgl.runtime.models.spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    GatedFFNSpec,
+    LayerSpec,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    RouterSpec,
+    QueryTemperature,
 )
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.step.step_batch import StepBatch
 
 CPU = torch.device("cpu")
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 BY_TORCH = {"attention beside Mamba is none of its parts", "latent attention is none of its parts", "products are kept as PackedLinear", "experts without a gate, or with multipliers inside", "experts behind a projection", "experts with latent", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with value_scale", "values of width 12 with keys of width 24", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
-RMS = Norm(1e-5)
+RMS = NormSpec(1e-5)
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[Callable[[int], None]]:
-    yield cpu.set_threads
-    cpu.set_threads(1)
+    yield cpu_kernels.set_threads
+    cpu_kernels.set_threads(1)
 
 
 def steps_of(rig: Rig) -> list[torch.Tensor]:
@@ -102,7 +102,7 @@ def test_random_layers_with_states_have_the_bits_of_the_same_one_by_one(seed: in
 def test_random_layers_are_those_of_torch_without_kernels(seed: int, states: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = random_model(seed, states=states)
     found = steps_of(RandomRig(spec, torch.float32))
-    monkeypatch.setattr(cpu, "kernels", None)
+    monkeypatch.setattr(cpu_kernels, "kernels", None)
     plain = RandomRig(spec, torch.float32, "torch_native")
     assert plain.model.step is None
     for ours, expected in zip(found, steps_of(plain), strict=True):
@@ -119,11 +119,11 @@ def test_families_have_the_bits_of_their_layers_one_by_one(case: str, dtype: tor
         assert_same(rig, by_torch(Rig(tmp_path, dtype)))
 
 
-def layers_of(*kinds: str) -> Model:
+def layers_of(*kinds: str) -> ModelSpec:
     """ "c": a layer that the kernels take; "t": one that they leave."""
-    mixer = Attention(4, 2, 16, 0.25, rope=Rope(1e4, 16, 16))
-    known = {"c": Layer(Norms.pre(RMS), mixer, Gated(64)), "t": Layer(Norms.pre(RMS), mixer, Plain(64, "xielu"))}
-    return Model("Test", VOCABULARY, 48, 512, tuple(known[kind] for kind in kinds), RMS, False)
+    mixer = AttentionSpec(4, 2, 16, 0.25, rope=RopeParameters(1e4, 16, 16))
+    known = {"c": LayerSpec(LayerNorms.pre(RMS), mixer, GatedFFNSpec(64)), "t": LayerSpec(LayerNorms.pre(RMS), mixer, PlainFFNSpec(64, "xielu"))}
+    return ModelSpec("Test", VOCABULARY, 48, 512, tuple(known[kind] for kind in kinds), RMS, False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -160,9 +160,9 @@ def test_a_step_of_any_size_has_the_bits_of_the_same_layer_by_layer(kinds: str, 
         rigs = RandomRig(spec, dtype, slots=4096), by_torch(RandomRig(spec, dtype, slots=4096))
 
 
-def wider(spec: Model) -> Model:
+def wider(spec: ModelSpec) -> ModelSpec:
     """With heads of which the kernels attend many tokens."""
-    return replace(spec, layers=tuple(replace(layer, mixer=replace(layer.mixer, dim=32, rope=Rope(1e4, 32, 32))) for layer in spec.layers))
+    return replace(spec, layers=tuple(replace(layer, mixer=replace(layer.mixer, dim=32, rope=RopeParameters(1e4, 32, 32))) for layer in spec.layers))
 
 
 def test_a_long_prefill_is_left_to_torch_where_heads_have_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_sums_and_rows_that_are_wanted(kinds: str, rows: list[int]) -> None:
 def _run(rig: Rig, rows: list[int], pools: list[tuple[int, int]]) -> tuple[torch.Tensor, Any]:
     run, seen = rig.run, []
 
-    def changed(batch: Batch) -> torch.Tensor:
+    def changed(batch: StepBatch) -> torch.Tensor:
         batch.logit_rows, batch.pools = torch.tensor(rows, dtype=torch.int64), pools
         seen.append(batch)
         return run(batch)
@@ -212,30 +212,30 @@ def test_reasons_name_what_is_left() -> None:
     def why(**changes: Any) -> str | None:
         mixer = replace(layer.mixer, **changes)
         spec = replace(layers_of("c"), layers=(replace(layer, mixer=mixer),))
-        return compiled_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
+        return cpu_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
 
     assert why() is None
     assert why(dim=640, rope=None) == "head dimension 640; the compiled kernels take up to 512"
     assert why(value_dim=8) == "values of width 8 with keys of width 16"
     assert why(alibi=(0.1, 0.2, 0.3, 0.4)) == "attention with alibi"
-    assert why(temperature=Temperature(0.1, 8.0)) == "attention with temperature"
+    assert why(temperature=QueryTemperature(0.1, 8.0)) == "attention with temperature"
 
 
 def test_reasons_of_feedforward_networks() -> None:
     def why(ffn: Any) -> str | None:
         layer = layers_of("c").layers[0]
         spec = replace(layers_of("c"), layers=(replace(layer, ffn=ffn),))
-        return compiled_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
+        return cpu_refusal(RandomRig(spec, torch.float32, "torch_native").model.layers[0])
 
-    mixture = Experts(4, 2, Gated(20), shared=Gated(30))
+    mixture = ExpertsSpec(4, 2, GatedFFNSpec(20), shared=GatedFFNSpec(30))
     assert why(mixture) is None
-    assert why(Gated(20, limit=2.0)) == "a clamped gate without experts"
+    assert why(GatedFFNSpec(20, limit=2.0)) == "a clamped gate without experts"
     assert why(replace(mixture, weighs_input=True)) == "experts whose inputs are weighed (Llama 4)"
-    assert why(replace(mixture, router=Router("mixer"))) == "experts chosen one after the other (PhiMoE)"
+    assert why(replace(mixture, router=RouterSpec("mixer"))) == "experts chosen one after the other (PhiMoE)"
 
 
 def test_both_sides_lay_out_the_same_structs() -> None:
-    sizes = cpu.kernels.LAYER_BYTES, cpu.kernels.MODEL_BYTES, cpu.kernels.EXPERTS_BYTES, cpu.kernels.RECURRENT_BYTES
+    sizes = cpu_kernels.kernels.LAYER_BYTES, cpu_kernels.kernels.MODEL_BYTES, cpu_kernels.kernels.EXPERTS_BYTES, cpu_kernels.kernels.RECURRENT_BYTES
     assert (LAYER.itemsize, MODEL.itemsize, EXPERTS.itemsize, RECURRENT.itemsize) == sizes
 
 
@@ -243,7 +243,7 @@ def test_both_sides_lay_out_the_same_structs() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", cpu.ACTIVATIONS)
+@pytest.mark.parametrize("name", cpu_kernels.ACTIVATIONS)
 def test_activations(name: str, dtype: torch.dtype) -> None:
     x = torch.cat([torch.linspace(-30, 30, 20001), torch.logspace(-30, 0, 500), -torch.logspace(-30, 0, 500), torch.zeros(1)]).to(dtype)[None]
     exact = ACTIVATIONS[name](x.double())
@@ -254,7 +254,7 @@ def test_activations(name: str, dtype: torch.dtype) -> None:
     assert ((both - exact * up).abs() <= (bound * exact.abs() + 2e-7 * x.abs().clamp(max=1)) * up.abs()).all()
 
 
-@pytest.mark.parametrize("name", cpu.ACTIVATIONS)
+@pytest.mark.parametrize("name", cpu_kernels.ACTIVATIONS)
 def test_activations_of_extremes(name: str) -> None:
     found = activated(name, torch.tensor([[math.nan, math.inf, 1e30, -1e30]]))
     assert found[0, 0].isnan() and found[0, 1] == math.inf and found[0, 2] > 1e29 and abs(found[0, 3]) < 1e-6
@@ -286,10 +286,10 @@ def test_layer_norms(bias: bool, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_norms_of_heads(bias: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    norm = HeadNorm(torch.randn(5, 24), 1e-5, kind, torch.randn(5, 24) if bias else None)
+    norm = PerHeadNorm(torch.randn(5, 24), 1e-5, kind, torch.randn(5, 24) if bias else None)
     heads = torch.randn(3, 7, 24)
     found = norm(heads.clone()[:, :5])
-    monkeypatch.setattr(cpu, "kernels", None)
+    monkeypatch.setattr(cpu_kernels, "kernels", None)
     torch.testing.assert_close(found, norm(heads[:, :5]))
 
 

@@ -13,20 +13,20 @@ from rig import Rig, Row
 from test_models import VARIANTS
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear, Linear
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 
 CPU = torch.device("cpu")
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, CPU)]
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, CPU)]
 ROWS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 97, 200)
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 
 
 @pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    cpu.set_threads(request.param)
+    cpu_kernels.set_threads(request.param)
     yield
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 def layer_of(outputs: int, inputs: int, bias: bool, dtype: torch.dtype) -> Linear:
@@ -98,12 +98,12 @@ def test_steps_have_the_bits_of_the_same_layer_by_layer(variant: str, dtype: tor
     exact.model.step = None
     expected = steps_of(exact)
     for threads in (1, 2, 3):
-        cpu.set_threads(threads)
+        cpu_kernels.set_threads(threads)
         rig = Rig(path, dtype)
         assert all(torch.equal(a, b) for a, b in zip(steps_of(rig), expected, strict=True))
         assert torch.equal(rig.pool.k.nan_to_num(), exact.pool.k.nan_to_num())
         assert torch.equal(rig.pool.v.nan_to_num(), exact.pool.v.nan_to_num())
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

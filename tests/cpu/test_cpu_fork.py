@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 
 PROGRAM = """
 import os, threading, time, torch
 torch.set_num_threads(1)
 from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear
+from sgl.runtime.layers.linear_layers import BlockedLinear
 cpu.set_threads(4)
 large, many = BlockedLinear(torch.randn(8192, 512), None), torch.randn(90, 512)
 small, x, residual = BlockedLinear(torch.randn(640, 384), None), torch.randn(40, 384), torch.randn(40, 640)
@@ -46,7 +46,7 @@ assert not any(codes), codes
 """
 
 
-@pytest.mark.skipif(not cpu.can_multiply(torch.float32, torch.device("cpu")), reason="needs the compiled product")
+@pytest.mark.skipif(not cpu_kernels.can_multiply(torch.float32, torch.device("cpu")), reason="needs the compiled product")
 def test_a_fork_while_a_product_runs() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

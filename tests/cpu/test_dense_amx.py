@@ -15,21 +15,21 @@ from rig import Rig
 from test_compiled_step import layer_of, steps_of
 from test_dense_avx2 import check_bits, check_products
 
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.cpu import BY_AMX, BY_AVX512
-from sgl.runtime.layers.linear import BlockedLinear
-from sgl.runtime.layers.stacked import stacked
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.cpu_kernels import BY_AMX, BY_AVX512
+from sgl.runtime.layers.linear_layers import BlockedLinear
+from sgl.runtime.layers.mixed_format_linear import stacked
 
 ROWS = [1, 2, 3, 15, 16, 17, 31, 32, 33, 48, 64, 95, 96, 97, 130]  # about tiles, two of them, and pieces
-pytestmark = pytest.mark.skipif(cpu.kernels is None or cpu.kernels.BFLOAT16 != BY_AMX or os.environ.get("SGL_AMX") == "0", reason="needs the compiled kernels and AMX")
+pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None or cpu_kernels.kernels.BFLOAT16 != BY_AMX or os.environ.get("SGL_AMX") == "0", reason="needs the compiled kernels and AMX")
 
 
 @pytest.fixture(params=[BY_AVX512, BY_AMX], ids=["AVX512_BF16", "AMX"])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Other tests run by AMX where it is there."""
-    cpu.kernels.set_dense_way(cpu.KINDS[torch.bfloat16], request.param)
+    cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[torch.bfloat16], request.param)
     yield
-    cpu.kernels.set_dense_way(cpu.KINDS[torch.bfloat16], BY_AMX)
+    cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[torch.bfloat16], BY_AMX)
 
 
 @pytest.mark.parametrize("outputs, inputs", [(640, 384), (5, 34), (1, 8), (33, 2), (1100, 66), (64, 1000), (96, 32), (2000, 30)])
@@ -76,7 +76,7 @@ def test_steps_have_the_bits_of_the_same_layer_by_layer(tmp_path: Path, way: Non
 
 def test_it_can_be_left_aside() -> None:
     """With SGL_AMX=0 the products are those of AVX512_BF16, whose sums have another order."""
-    code = "import torch; from sgl.runtime.layers.linear import BlockedLinear as B; torch.manual_seed(0); b = B(torch.randn(99, 800).bfloat16(), None); print(b(torch.randn(40, 800).bfloat16()).float().sum(1).tolist())"
+    code = "import torch; from sgl.runtime.layers.linear_layers import BlockedLinear as B; torch.manual_seed(0); b = B(torch.randn(99, 800).bfloat16(), None); print(b(torch.randn(40, 800).bfloat16()).float().sum(1).tolist())"
     told = [subprocess.run([sys.executable, "-c", code], env=os.environ | {"SGL_AMX": value}, capture_output=True, text=True, check=True).stdout for value in "011"]
     assert told[1] == told[2] != told[0]
     assert [float(each) for each in told[0].strip("[]\n").split(",")] == pytest.approx([float(each) for each in told[1].strip("[]\n").split(",")], rel=0.1, abs=20)

@@ -13,26 +13,26 @@ from test_compiled_step import ROWS, layer_of, steps_of
 from test_experts import mixture
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear, Linear
-from sgl.runtime.models import executors
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
+from sgl.runtime.models import layer_executors
 
 CPU = torch.device("cpu")
 BY_AVX2 = 1
 ONCE_ROUNDED = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
-DTYPES = [dtype for dtype in cpu.KINDS if cpu.can_multiply(dtype, CPU)]
+DTYPES = [dtype for dtype in cpu_kernels.KINDS if cpu_kernels.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX2")
 
 
 @pytest.fixture(autouse=True)
 def without_avx512(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    best = {dtype: cpu.WAYS.index(cpu.way(dtype)) for dtype in DTYPES}
+    best = {dtype: cpu_kernels.WAYS.index(cpu_kernels.isa_variant(dtype)) for dtype in DTYPES}
     for dtype in DTYPES:
-        cpu.kernels.set_dense_way(cpu.KINDS[dtype], BY_AVX2)
-    monkeypatch.setattr(cpu, "has_tiles", lambda dtype: False)
+        cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[dtype], BY_AVX2)
+    monkeypatch.setattr(cpu_kernels, "has_tiles", lambda dtype: False)
     yield
     for dtype in DTYPES:
-        cpu.kernels.set_dense_way(cpu.KINDS[dtype], best[dtype])
+        cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[dtype], best[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,13 +82,13 @@ def test_experts(dtype: torch.dtype) -> None:
     assert torch.equal(found, torch.cat([part.inner(row[None]) for row in x]))
 
 
-@pytest.mark.skipif(torch.float32 not in DTYPES or cpu.kernels.FLOAT32 == BY_AVX2, reason="needs both ways")
+@pytest.mark.skipif(torch.float32 not in DTYPES or cpu_kernels.kernels.FLOAT32 == BY_AVX2, reason="needs both ways")
 @torch.inference_mode()
 def test_float32_has_the_bits_of_avx512() -> None:
     layer, x = layer_of(70, 130, True, torch.float32), torch.randn(29, 130)
     blocked = BlockedLinear(layer.weight, layer.bias)
     found = blocked(x)
-    cpu.kernels.set_dense_way(cpu.KINDS[torch.float32], cpu.kernels.FLOAT32)
+    cpu_kernels.kernels.set_dense_way(cpu_kernels.KINDS[torch.float32], cpu_kernels.kernels.FLOAT32)
     assert torch.equal(blocked(x), found)
 
 
@@ -96,7 +96,7 @@ def test_float32_has_the_bits_of_avx512() -> None:
 def test_steps_have_the_bits_of_the_same_layer_by_layer(dtype: torch.dtype, tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path)
     exact, rig = Rig(path, dtype), Rig(path, dtype)
-    assert executors.best(CPU, dtype).by == "compiled" and rig.model.step is not None and all(rig.model.step.claimed)
+    assert layer_executors.best_executor(CPU, dtype).by == "compiled" and rig.model.step is not None and all(rig.model.step.claimed)
     exact.model.step = None
     assert all(torch.equal(a, b) for a, b in zip(steps_of(rig), steps_of(exact), strict=True))
 
@@ -120,5 +120,5 @@ def test_an_engine_writes_what_it_writes_by_torch(deterministic: bool, monkeypat
         with Engine(device="cpu", dtype="float32", kv_tokens=2000, deterministic=deterministic) as engine:
             assert engine.info()["layers"][0]["executor"] == by
             texts.append(engine.generate("one two three " * 12, params).token_ids)
-        monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)  # as without AVX2
+        monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)  # as without AVX2
     assert texts[0] == texts[1]

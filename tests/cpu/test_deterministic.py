@@ -13,12 +13,12 @@ from checkpoints import write_checkpoint
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True, logprobs=True, top_logprobs=3)
 DRAWN = SamplingParams(max_tokens=10, temperature=0.9, seed=7, ignore_eos=True, logprobs=True)
 LENGTHS = (1, 2, 15, 16, 17, 40, 90)
-needs_kernels = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+needs_kernels = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
 
 def prompts() -> list[list[int]]:
@@ -125,15 +125,15 @@ def test_attention_that_depends_on_the_batch_is_refused(attention: str) -> None:
 def test_what_the_cpu_cannot_do_bit_by_bit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="float32 or bfloat16"):
         Engine(deterministic=True, dtype="float16", device="cpu")
-    monkeypatch.setattr(cpu, "kernels", None)
+    monkeypatch.setattr(cpu_kernels, "kernels", None)
     with pytest.raises(ConfigError, match="C compiler"):
         Engine(deterministic=True, dtype="float32", device="cpu")
 
 
 @needs_kernels
 def test_the_row_by_row_kernels_then_take_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "most_numbers", 10)
+    monkeypatch.setattr(cpu_kernels, "most_numbers", 10)
     x = torch.ones(4, 4)
-    assert not cpu.suits(x)
-    cpu.take_every_size()
-    assert cpu.suits(x)
+    assert not cpu_kernels.supports(x)
+    cpu_kernels.cover_all_sizes()
+    assert cpu_kernels.supports(x)

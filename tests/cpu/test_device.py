@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor import device
-from sgl.runtime.executor.device import apply_threads, choose_device, cpu_quota, physical_cores
+from sgl.runtime.executor import device_choice
+from sgl.runtime.executor.device_choice import apply_threads, choose_device, cpu_quota, physical_cores
 
 
 @pytest.fixture(autouse=True)
@@ -38,39 +38,39 @@ def test_auto_measures_quickly_and_explains() -> None:
 
 def test_all_engines_of_a_process_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     first = choose_device("cpu", threads=1)
-    monkeypatch.setattr(device, "_seconds", lambda dtype, rows: pytest.fail("measured again"))
+    monkeypatch.setattr(device_choice, "_seconds", lambda dtype, rows: pytest.fail("measured again"))
     assert choose_device("cpu", threads=1) == first
 
 
 @pytest.mark.parametrize("gains, dtype", [((1.9, 0.5), torch.bfloat16), ((0.9, 0.9), torch.bfloat16), ((0.9, 0.6), torch.float32)])
 def test_bfloat16_is_taken_unless_it_is_much_slower(gains: tuple[float, float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
-    monkeypatch.setattr(device, "can_pack_bfloat16", lambda: True)
-    monkeypatch.setattr(device, "_gains", lambda: gains)
+    monkeypatch.setattr(device_choice, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(device_choice, "can_pack_bfloat16", lambda: True)
+    monkeypatch.setattr(device_choice, "_gains", lambda: gains)
     choice = choose_device("cpu", threads=1)
     assert choice.dtype == dtype and f"{gains[0]:.1f}x as fast as float32 for 1 row, {gains[1]:.1f}x" in choice.reasons[2]
 
 
 def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2"}))
-    monkeypatch.setattr(device, "_seconds", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(device_choice, "cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(device_choice, "_seconds", lambda *_: pytest.fail("measured"))
     choice = choose_device("cpu", threads=1)
     assert choice.dtype == torch.float32
     assert "no bfloat16 instructions" in choice.reasons[2]
 
 
 def test_threads_never_exceed_cores_or_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "physical_cores", lambda cpus: 8)
-    monkeypatch.setattr(device, "_slowdown", lambda dtype, threads: 0.5)
+    monkeypatch.setattr(device_choice, "physical_cores", lambda cpus: 8)
+    monkeypatch.setattr(device_choice, "_slowdown", lambda dtype, threads: 0.5)
     for quota, threads in ((None, 8), (2.5, 2), (0.5, 1), (100.0, 8)):
-        monkeypatch.setattr(device, "cpu_quota", lambda value=quota: value)
+        monkeypatch.setattr(device_choice, "cpu_quota", lambda value=quota: value)
         assert choose_device("cpu", "float32").threads == threads
 
 
 def test_threads_that_only_wait_for_each_other_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "physical_cores", lambda cpus: 4)
-    monkeypatch.setattr(device, "cpu_quota", lambda: None)
-    monkeypatch.setattr(device, "_slowdown", lambda dtype, threads: 30.0)
+    monkeypatch.setattr(device_choice, "physical_cores", lambda cpus: 4)
+    monkeypatch.setattr(device_choice, "cpu_quota", lambda: None)
+    monkeypatch.setattr(device_choice, "_slowdown", lambda dtype, threads: 30.0)
     choice = choose_device("cpu", "float32")
     assert choice.threads == 1
     assert "4 measured 30.0x slower" in choice.reasons[1]
@@ -92,7 +92,7 @@ def test_quotas_of_both_control_group_versions(tmp_path: Path) -> None:
 
 
 def test_hyper_threads_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(device_choice, "TOPOLOGY", tmp_path)
     for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         folder = tmp_path / f"cpu{number}/topology"
         folder.mkdir(parents=True)

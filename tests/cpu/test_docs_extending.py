@@ -13,9 +13,9 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"),
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.strip().splitlines()[-1][:40])
 def test_block(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.models.families import registry
+    from sgl.runtime.models.families import family_registry
 
-    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    monkeypatch.setattr(family_registry, "FAMILIES", dict(family_registry.FAMILIES))
     exec(compile(block, str(PAGE), "exec"), {"__name__": "extending"})
 
 

@@ -20,10 +20,10 @@ from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError, RequestAborted
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.heads import EAGLE, kind_of, open_mtp
-from sgl.runtime.sequences.draft import Draft
-from sgl.runtime.sequences.sequence import SequenceState, Work
-from sgl.runtime.speculative.head_shadow import HeadShadows
+from sgl.runtime.loading.draft_head_files import EAGLE, kind_of, open_mtp_head
+from sgl.runtime.sequences.draft_tokens import DraftTokens
+from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
+from sgl.runtime.speculative.draft_head_state import DraftHeadStates
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "device": "cpu", "speculation": "auto", "poison_freed": True}
 
@@ -79,8 +79,8 @@ def test_it_guesses_what_the_oracle_guesses(made: Made, deterministic: bool) -> 
     with opened_with(made, step_tokens=48, deterministic=deterministic) as engine:
         model, propose = drafter(engine), drafter(engine).propose
 
-        def watched(work: Any, wanting: Any) -> dict[Any, Draft]:
-            found: dict[Any, Draft] = propose(work, wanting)
+        def watched(work: Any, wanting: Any) -> dict[Any, DraftTokens]:
+            found: dict[Any, DraftTokens] = propose(work, wanting)
             seen.extend((seq.tokens.array.tolist(), list(draft.tokens)) for seq, draft in found.items())
             return found
 
@@ -235,20 +235,20 @@ def test_dummy_weights(made: Made) -> None:
 
 def test_states_are_of_the_tokens_that_stand_there_now() -> None:
     """A text was cut and written anew, with what others had computed of it: states of the old tokens are not taken for the new ones'."""
-    shadows = HeadShadows.__new__(HeadShadows)
+    shadows = DraftHeadStates.__new__(DraftHeadStates)
     shadows._states, shadows._round = {}, 1
     seq, rows = SequenceState(3), torch.arange(40.0)[:, None]
     seq.tokens.extend(list(range(10, 30)))
-    shadows._observe([Work(seq, 0, 12)], rows[:12])
+    shadows._observe([ScheduledWork(seq, 0, 12)], rows[:12])
     seq.tokens.truncate(6)
     seq.tokens.extend([7] * 9)
     assert shadows._states[3].of(seq.tokens.array).end == 6
-    shadows._observe([Work(seq, 9, 11)], rows[20:22])
+    shadows._observe([ScheduledWork(seq, 9, 11)], rows[20:22])
     found = shadows._states[3]
     assert found.first == 9 and found.rows[:, 0].tolist() == [20, 21] and found.tokens.tolist() == [7, 7]
-    shadows._observe([Work(seq, 11, 12)], rows[30:31])
+    shadows._observe([ScheduledWork(seq, 11, 12)], rows[30:31])
     assert shadows._states[3].first == 9 and shadows._states[3].rows[:, 0].tolist() == [20, 21, 30]
-    shadows._observe([Work(seq, 12, 13)], torch.zeros(500, 1))
+    shadows._observe([ScheduledWork(seq, 12, 13)], torch.zeros(500, 1))
     assert shadows._states[3].rows.untyped_storage().nbytes() < 64, "of a step's states only its own are held"
 
 
@@ -268,11 +268,11 @@ def test_a_layer_in_few_bits_is_restored(form: str, tmp_path: Path) -> None:
         save_file(found, path / "model.safetensors", {"format": "pt"})
     edit_json(few / "config.json", quantization_config=method)
     target = load_model(twin, torch.float32)
-    ours, asked = ([*open_mtp(path, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None).tensors()] for path in (few, twin))
+    ours, asked = ([*open_mtp_head(path, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None).tensors()] for path in (few, twin))
     assert len(ours) == len(asked) and all(torch.equal(mine, theirs) for mine, theirs in zip(ours, asked, strict=True))
     with Engine(few, **OPTIONS | {"draft": "mtp", "speculation": {"control": False}}) as engine, Engine(few, **OPTIONS | {"speculation": False}) as plain:
         texts = [each.generate("a b c", max_tokens=24, temperature=0, ignore_eos=True).token_ids for each in (engine, plain)]
         assert texts[0] == texts[1] and engine.stats().drafted_tokens > 0
     save_file({name: tensor for name, tensor in tensors.items() if not name.endswith(("3.self_attn.o_proj.weight_scale_inv", "3.self_attn.o_proj.weight_scale"))}, few / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match="o_proj"):
-        open_mtp(few, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None)
+        open_mtp_head(few, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None)

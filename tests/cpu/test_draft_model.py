@@ -24,8 +24,8 @@ from test_speculation import expected, plain
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.engine import NANO
 from sgl.runtime.errors import ConfigError, RequestAborted
-from sgl.runtime.speculative.control import Control
-from sgl.runtime.speculative.draft_pace import CHAIN, SOURCE, DraftPace
+from sgl.runtime.speculative.draft_length_control import DraftLengthControl
+from sgl.runtime.speculative.draft_model_timing import CHAIN, SOURCE, DraftModelTiming
 from sgl.runtime.speculative.model_drafter import LEAST, NEAR, ModelDrafter
 
 __all__ = ["expected", "plain"]
@@ -245,16 +245,16 @@ def test_one_that_always_breaks_is_given_up(drafts: dict[str, Path], plain: Engi
     assert told.count("a drafter failed") == 2 * 8 and told.count("the draft model guesses no more") == 1
 
 
-def timed(control: Control, rows: int, seconds: float) -> None:
+def timed(control: DraftLengthControl, rows: int, seconds: float) -> None:
     for _ in range(20):
         control.took(1, rows, seconds)
 
 
 def test_its_own_time_counts() -> None:
-    control = Control()
+    control = DraftLengthControl()
     timed(control, 1, 0.010)
     timed(control, 8, 0.011)
-    pace = DraftPace(control)
+    pace = DraftModelTiming(control)
     free = pace.length(1, 1)
     for _ in range(20):
         pace.stepped(1, 0.001)
@@ -269,15 +269,15 @@ def test_its_own_time_counts() -> None:
 
 
 def test_guesses_that_are_dropped_stop_it_and_so_does_catching_up() -> None:
-    control = Control()
+    control = DraftLengthControl()
     timed(control, 1, 0.010)
     timed(control, 8, 0.011)
-    pace = DraftPace(control)
+    pace = DraftModelTiming(control)
     pace.stepped(1, 0.001)
-    pace.round_over(2.0)
+    pace.end_draft_round(2.0)
     assert pace.length(1, 1) == 0
     for _ in range(500):
-        pace.round_over(0.0)
+        pace.end_draft_round(0.0)
     assert pace.length(1, 1) > 0
     for _ in range(60):
         control.tried(SOURCE, 1, 0)

@@ -19,8 +19,14 @@ from gpu_runner import pretend
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor.apart import MOST, MOST_TOGETHER, SEEN_AGAIN, apart, rows_apart
-from sgl.runtime.sequences.sequence import SequenceState, Work
+from sgl.runtime.executor.drafts_as_decodes import (
+    MOST,
+    MOST_TOGETHER,
+    SEEN_AGAIN,
+    split_drafts,
+    split_draft_rows,
+)
+from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 20, "run_ahead": True, "poison_freed": True}
 TEXTS = ("The quick", "a b c a b c a", "one two")
@@ -66,11 +72,11 @@ def sequence(length: int) -> SequenceState:
 
 def test_a_step_is_taken_apart_where_that_is_little() -> None:
     one, two = sequence(9), sequence(40)
-    work = [Work(one, 8, 9), Work(two, 37, 40)]
-    assert apart(work, 64) == [Work(one, 8, 9), Work(two, 37, 38), Work(two, 38, 39), Work(two, 39, 40)]
-    assert rows_apart(work, [5, 2]) == [5, 2, 2, 2]
-    assert apart(work, 3) is None, "more rows than the page table has"
-    assert apart([Work(two, 0, MOST + 1)], 64) is None, "a prompt"
-    assert apart([Work(two, 20, 30)] * (MOST_TOGETHER // 10 + 1), 1000) is None, "no graph of so many was captured ahead"
+    work = [ScheduledWork(one, 8, 9), ScheduledWork(two, 37, 40)]
+    assert split_drafts(work, 64) == [ScheduledWork(one, 8, 9), ScheduledWork(two, 37, 38), ScheduledWork(two, 38, 39), ScheduledWork(two, 39, 40)]
+    assert split_draft_rows(work, [5, 2]) == [5, 2, 2, 2]
+    assert split_drafts(work, 3) is None, "more rows than the page table has"
+    assert split_drafts([ScheduledWork(two, 0, MOST + 1)], 64) is None, "a prompt"
+    assert split_drafts([ScheduledWork(two, 20, 30)] * (MOST_TOGETHER // 10 + 1), 1000) is None, "no graph of so many was captured ahead"
     long = sequence(SEEN_AGAIN // 4)
-    assert apart([Work(long, len(long) - 5, len(long))], 64) and apart([Work(long, len(long) - 6, len(long))], 64) is None, "long texts are read once"
+    assert split_drafts([ScheduledWork(long, len(long) - 5, len(long))], 64) and split_drafts([ScheduledWork(long, len(long) - 6, len(long))], 64) is None, "long texts are read once"

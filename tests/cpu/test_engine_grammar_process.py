@@ -13,12 +13,12 @@ import pytest
 from hostile_requests import hostile
 
 from sgl.grammars import GrammarError, compile_json_schema
-from sgl.grammars.apart import standing
-from sgl.grammars.apart.network import NetworkApart
-from sgl.grammars.network.network import UNBUILT
+from sgl.grammars.compile_client import compile_policy
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
+from sgl.grammars.network.transition_network import UNBUILT
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.build.engine_config import EngineConfig
 
 PLAIN = {"properties": {"city": {"type": "string", "maxLength": 20}, "guests": {"type": "integer"}}, "required": ["city", "guests"]}
 
@@ -26,7 +26,7 @@ PLAIN = {"properties": {"city": {"type": "string", "maxLength": 20}, "guests": {
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Engines that other tests have open do not count."""
-    monkeypatch.setattr(standing, "_STATE", standing._State())
+    monkeypatch.setattr(compile_policy, "_STATE", compile_policy._State())
 
 
 def children() -> set[int]:
@@ -58,9 +58,9 @@ def test_texts_are_the_same_and_nothing_is_left(bundled):
         assert engine.info()["grammars"]["compiled"] == "in a process of their own" and len(children() - there) == 1
         assert written(engine) == plain
         grammar = compile_json_schema({"type": "integer", "minimum": 17}, engine.vocabulary)
-        assert isinstance(grammar.automaton.network, NetworkApart)
+        assert isinstance(grammar.automaton.network, RemoteNetwork)
         engine.check()
-    assert children() <= there and standing.told() == "in this process"
+    assert children() <= there and compile_policy.describe() == "in this process"
 
 
 def test_a_request_whose_rules_are_lost_goes_on(bundled):
@@ -68,13 +68,13 @@ def test_a_request_whose_rules_are_lost_goes_on(bundled):
         schema = {"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}, "minItems": 1, "type": "array"}
         grammar = compile_json_schema(schema, engine.vocabulary)
         assert UNBUILT in grammar.automaton.network.entries
-        running = standing.process()
+        running = compile_policy.process()
         os.kill(running._process.pid, signal.SIGKILL)
         while running.ended is None:
             time.sleep(0.001)
         params = SamplingParams(max_tokens=10, temperature=1.0, seed=4, error_on_truncation=False)
         found = engine.generate("{", params, grammar=grammar).text
-        assert standing.process() is not running
+        assert compile_policy.process() is not running
     assert found == bundled.generate("{", params, grammar=compile_json_schema(grammar.recipe.source[0], bundled.vocabulary)).text
 
 

@@ -20,25 +20,29 @@ from ranks_rig import steps_of_ranks
 from rig import Rig, Row
 from test_experts import COUNT, PARTS, in_mxfp4, mixture
 
-from sgl.runtime.attention.by_layer import listed
+from sgl.runtime.attention.attention_by_layer import listed
 from sgl.runtime.errors import ConfigError, RuntimeFailure
-from sgl.runtime.layers.linear import PackedLinear
+from sgl.runtime.layers.linear_layers import PackedLinear
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.rebalancing import Rebalancer
-from sgl.runtime.models.expert_moves import form_of, put, tensors_of
-from sgl.runtime.models.expert_spread import Spread, rows_of
-from sgl.runtime.models.expert_words import ExpertWords
-from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.spec import Experts, Held
-from sgl.runtime.parallel import moving
-from sgl.runtime.parallel.expert_ranks import ExpertRanks, better, slices
-from sgl.runtime.parallel.moving import Mover, Slice, told_apart
-from sgl.runtime.parallel.placement import begin, moves
-from sgl.runtime.parallel.share import require, share_of
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.whole_experts import WholeExperts
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.loop.expert_rebalancing import ExpertRebalancer
+from sgl.runtime.models.placement.expert_transfer import form_of, put, tensors_of
+from sgl.runtime.models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
+from sgl.runtime.models.cpu.cpu_expert_structs import ExpertsStruct
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
+from sgl.runtime.models.spec.model_spec import ExpertsSpec, ExpertShare
+from sgl.runtime.parallel.ep import expert_migration
+from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer, better, slices
+from sgl.runtime.parallel.ep.expert_migration import (
+    ExpertMigrator,
+    ExpertMigrationStep,
+    describe_experts_apart,
+)
+from sgl.runtime.parallel.ep.expert_placement import initial_placement, moves
+from sgl.runtime.parallel.tp.sharded_source import require, share_of
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
@@ -50,7 +54,7 @@ def test_each_row_goes_to_one_copy_and_copies_take_turns(seed: int) -> None:
     rng, count, before = random.Random(seed), 6, Counter[int]()
     sizes = rng.choice([[3, 3], [4, 4], [3, 2, 3], [5, 6]])
     held = drawn(rng, count, sizes)
-    spreads = [Spread(Held(rank, held), count) for rank in range(len(sizes))]
+    spreads = [ExpertParallelPlan(ExpertShare(rank, held), count) for rank in range(len(sizes))]
     copies = [[(rank, place) for rank, own in enumerate(held) for place, expert in enumerate(own) if expert == each] for each in range(count)]
     for _ in range(3):
         chosen = torch.tensor([rng.sample(range(count), 2) for _ in range(rng.randrange(1, 9))])
@@ -66,18 +70,18 @@ def test_each_row_goes_to_one_copy_and_copies_take_turns(seed: int) -> None:
         before = now
 
 
-def ranks_of(whole: ExpertsPart, held: tuple[tuple[int, ...], ...]) -> list[ExpertsPart]:
+def ranks_of(whole: ReferenceExperts, held: tuple[tuple[int, ...], ...]) -> list[ReferenceExperts]:
     """Its ranks, the first of which has the shared network."""
     found = []
     for rank, own in enumerate(held):
-        spec = replace(whole.part, held=Held(rank, held))
+        spec = replace(whole.part, held=ExpertShare(rank, held))
         part = mixture(replace(spec, shared=None, switched=False) if rank else spec, whole.dtype)
         part.router, part.correction = whole.router, whole.correction
         if not rank:
             part.shared, part.switch = whole.shared, whole.switch
         for network, expert in zip(part.experts, own, strict=True):
             put(network, tensors_of(whole.experts[expert]))
-        part.compiled = ExpertWords.of(part)
+        part.compiled = ExpertsStruct.of(part)
         found.append(part)
     return found
 
@@ -90,7 +94,7 @@ def test_what_ranks_give_is_what_one_gives(name: str, dtype: torch.dtype) -> Non
     count = whole.part.count
     sizes = [count // 2 + 1, count - count // 2]
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
-    both = [ranks_of(whole, begin(count, 2, 1)) for _ in range(2)]
+    both = [ranks_of(whole, initial_placement(count, 2, 1)) for _ in range(2)]
     assert all((part.compiled is None) == (whole.compiled is None) for parts in both for part in parts)
     for rows in (1, 600, 7):
         x = torch.randn(rows, 48, generator=torch.Generator().manual_seed(rows)).to(dtype)
@@ -105,7 +109,7 @@ def test_what_ranks_give_is_what_one_gives(name: str, dtype: torch.dtype) -> Non
             for part, own in zip(parts, held, strict=True):
                 for network, expert in zip(part.experts, own, strict=True):
                     put(network, tensors_of(whole.experts[expert]))
-                part.lie(held)
+                part.hold_experts(held)
 
 
 def steps(tokens: list[int]) -> list[list[tuple[Row, int]]]:
@@ -121,12 +125,12 @@ class Shuffled:
 
     def __call__(self, model: Any, rank: int, number: int) -> None:
         for index, layer in enumerate(model.layers):
-            if isinstance(layer.ffn, ExpertsPart) and number:
+            if isinstance(layer.ffn, ReferenceExperts) and number:
                 sizes = [len(own) for own in layer.ffn.part.held.experts]
                 held = drawn(random.Random(f"{self._seed} {number} {index}"), layer.ffn.part.count, sizes)
                 for network, expert in zip(layer.ffn.experts, held[rank], strict=True):
                     put(network, tensors_of(self._whole.layers[index].ffn.experts[expert]))
-                layer.ffn.lie(held)
+                layer.ffn.hold_experts(held)
 
 
 @pytest.mark.parametrize("case", MIXTURES)
@@ -135,8 +139,8 @@ def test_families_compute_what_one_rank_computes(case: str, tmp_path: Path) -> N
     tokens = prompt(open_checkpoint(path).model.vocab_size)
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in steps(tokens)]
-    ways = [steps_of_ranks(path, 2, steps(tokens), whole=WholeExperts(3, ordered=True), before=Shuffled(path, seed)) for seed in range(2)]
-    ways.append(steps_of_ranks(path, 2 if case == "mixtral, window" else 4, steps(tokens), whole=WholeExperts(), before=Shuffled(path, 0)))
+    ways = [steps_of_ranks(path, 2, steps(tokens), whole=ExpertParallelSplit(3, ordered=True), before=Shuffled(path, seed)) for seed in range(2)]
+    ways.append(steps_of_ranks(path, 2 if case == "mixtral, window" else 4, steps(tokens), whole=ExpertParallelSplit(), before=Shuffled(path, 0)))
     for found in ways:
         for ours, asked in zip(found, expected, strict=True):
             close(ours, asked, 2e-5, case)
@@ -150,10 +154,10 @@ def test_each_rank_reads_its_own_experts_in_few_bits_as_well(tmp_path: Path) -> 
     in_mxfp4(tmp_path, model)
     tokens, rig = prompt(320), Rig(tmp_path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in steps(tokens)]
-    for ours, asked in zip(steps_of_ranks(tmp_path, 2, steps(tokens), whole=WholeExperts(1)), expected, strict=True):
+    for ours, asked in zip(steps_of_ranks(tmp_path, 2, steps(tokens), whole=ExpertParallelSplit(1)), expected, strict=True):
         close(ours, asked, 2e-5, "mxfp4")
-    names = [[stored.name for source in share_of(open_checkpoint(tmp_path), Split(rank, 2, WholeExperts(1))).sources for stored in source.tensors] for rank in range(2)]
-    for rank, own in enumerate(begin(4, 2, 1)):
+    names = [[stored.name for source in share_of(open_checkpoint(tmp_path), TensorParallelSplit(rank, 2, ExpertParallelSplit(1))).sources for stored in source.tensors] for rank in range(2)]
+    for rank, own in enumerate(initial_placement(4, 2, 1)):
         held = {name.split(".")[5] for name in names[rank] if ".mlp.experts." in name}
         assert held == {str(expert) for expert in own}
     assert len(set(names[0]) & set(names[1])) < len(names[0])
@@ -185,31 +189,31 @@ def test_forms_tell_what_cannot_be_exchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_slices_of_a_layer_end_in_its_new_places(seed: int) -> None:
     rng, count = random.Random(seed), 8
-    spread = Spread(Held(0, begin(count, 2, 2)), count)
+    spread = ExpertParallelPlan(ExpertShare(0, initial_placement(count, 2, 2)), count)
     held = better(spread, [rng.randrange(100) for _ in range(count)]) or drawn(rng, count, [5, 5])
     found = list(slices(3, spread.held, held, rng.choice([1, 2**24, 2**30])))
     assert [move for each in found for move in each.moves] == moves(spread.held, held)
     assert all(each.held is None for each in found[:-1]) and (not found or found[-1].held == held)
-    assert better(spread, [0] * count) is None and better(Spread(Held(0, begin(count, 2)), count), [1] * count) is None
+    assert better(spread, [0] * count) is None and better(ExpertParallelPlan(ExpertShare(0, initial_placement(count, 2)), count), [1] * count) is None
 
 
 @pytest.fixture
-def mover(monkeypatch: pytest.MonkeyPatch) -> Mover:
+def mover(monkeypatch: pytest.MonkeyPatch) -> ExpertMigrator:
     """Rank 0's, of a model of one mixture."""
-    monkeypatch.setattr(moving.dist, "all_gather_object", lambda found, own, group: found.__setitem__(slice(None), [own] * len(found)))
-    part = ranks_of(mixture("plain"), begin(COUNT, 2, 2))[0]
-    return Mover(SimpleNamespace(layers=[SimpleNamespace(ffn=part)]), 0, 2)
+    monkeypatch.setattr(expert_migration.dist, "all_gather_object", lambda found, own, group: found.__setitem__(slice(None), [own] * len(found)))
+    part = ranks_of(mixture("plain"), initial_placement(COUNT, 2, 2))[0]
+    return ExpertMigrator(SimpleNamespace(layers=[SimpleNamespace(ffn=part)]), 0, 2)
 
 
-def test_a_router_that_chose_otherwise_is_told(mover: Mover) -> None:
-    chosen = told_apart(mover.parts[0])
-    mover.take(Slice(0, (), None, chosen))
+def test_a_router_that_chose_otherwise_is_told(mover: ExpertMigrator) -> None:
+    chosen = describe_experts_apart(mover.parts[0])
+    mover.take(ExpertMigrationStep(0, (), None, chosen))
     mover.parts[0].by_torch(torch.randn(3, 48))
     with pytest.raises(RuntimeFailure, match="chose other experts in layer 0"):
-        mover.take(Slice(0, (), None, chosen))
+        mover.take(ExpertMigrationStep(0, (), None, chosen))
 
 
-def test_a_mixture_is_computed_by_the_same_code_on_all_ranks(mover: Mover, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_is_computed_by_the_same_code_on_all_ranks(mover: ExpertMigrator, monkeypatch: pytest.MonkeyPatch) -> None:
     part = mover.parts[0]
     part.compiled = SimpleNamespace()
     mover.review()
@@ -218,21 +222,21 @@ def test_a_mixture_is_computed_by_the_same_code_on_all_ranks(mover: Mover, monke
     def gather(found: list, own: dict, group: None) -> None:
         found[:] = [own, {index: (False, {"another"}) for index in own}]
 
-    monkeypatch.setattr(moving.dist, "all_gather_object", gather)
+    monkeypatch.setattr(expert_migration.dist, "all_gather_object", gather)
     mover.review()
     assert part.compiled is None and mover.movable == []
 
 
-def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: Mover) -> None:
+def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: ExpertMigrator) -> None:
     told: list[str] = []
-    experts = ExpertRanks(SimpleNamespace(tell=told.append), mover, 2)
+    experts = ExpertBalancer(SimpleNamespace(tell=told.append), mover, 2)
     mover.parts[0].by_torch(torch.randn(50, 48, generator=torch.Generator().manual_seed(0)))
     assert sum(experts.rows()[0]) == 150
     experts.begin()
     assert experts.busy
-    mover.parts[0].lie(begin(COUNT, 2, 2)[::-1])
-    mover._model.layers[0].ffn = ranks_of(mixture("plain"), begin(COUNT, 2, 2))[0]
-    assert sum(experts.rows()[0]) == 150 and experts.places() == {"0": [listed(sorted(own)) for own in begin(COUNT, 2, 2)]}
+    mover.parts[0].hold_experts(initial_placement(COUNT, 2, 2)[::-1])
+    mover._model.layers[0].ffn = ranks_of(mixture("plain"), initial_placement(COUNT, 2, 2))[0]
+    assert sum(experts.rows()[0]) == 150 and experts.places() == {"0": [listed(sorted(own)) for own in initial_placement(COUNT, 2, 2)]}
     mover.parts[0].by_torch(torch.randn(10, 48))
     for _ in range(2):  # before it is looked at, and behind
         assert sum(experts.rows()[0]) == 180
@@ -242,17 +246,17 @@ def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: Mover) -> No
     assert experts.last.balance_before <= 1 and experts.busy
 
 
-def test_nothing_keeps_the_weights_of_before_while_others_are_loaded(mover: Mover) -> None:
+def test_nothing_keeps_the_weights_of_before_while_others_are_loaded(mover: ExpertMigrator) -> None:
     """And rows are counted on."""
     told: list[str] = []
-    experts, spread = ExpertRanks(SimpleNamespace(tell=lambda name, *rest: told.append(name)), mover, 2), mover.parts[0].spread
+    experts, spread = ExpertBalancer(SimpleNamespace(tell=lambda name, *rest: told.append(name)), mover, 2), mover.parts[0].spread
     mover.parts[0].by_torch(torch.randn(50, 48, generator=torch.Generator().manual_seed(0)))
     experts._slices += slices(0, spread.held, (spread.held[0][::-1], spread.held[1]), 2**30)
     experts.turn()
     assert mover._staged
     before = weakref.ref(mover.parts[0])
     experts.let_go()
-    mover._model.layers[0].ffn = ranks_of(mixture("plain"), begin(COUNT, 2, 2))[0]
+    mover._model.layers[0].ffn = ranks_of(mixture("plain"), initial_placement(COUNT, 2, 2))[0]
     gc.collect()
     assert before() is None and not mover._staged and sum(experts.rows()[0]) == 150
     experts.look()
@@ -262,18 +266,18 @@ def test_nothing_keeps_the_weights_of_before_while_others_are_loaded(mover: Move
     assert experts.busy
 
 
-def test_no_rank_keeps_experts_on_their_way_when_weights_go_elsewhere(mover: Mover) -> None:
-    experts, spread = ExpertRanks(SimpleNamespace(tell=lambda *told: None), mover, 2), mover.parts[0].spread
+def test_no_rank_keeps_experts_on_their_way_when_weights_go_elsewhere(mover: ExpertMigrator) -> None:
+    experts, spread = ExpertBalancer(SimpleNamespace(tell=lambda *told: None), mover, 2), mover.parts[0].spread
     after = spread.held[0][::-1], spread.held[1]
     experts._slices += slices(0, spread.held, after, 2**30)
     experts.turn()
     assert mover._staged and experts._slices and spread.held != after
-    Rebalancer(experts, None, lambda: False).settle()
+    ExpertRebalancer(experts, None, lambda: False).settle()
     assert not (mover._staged or experts._slices) and spread.held == after
 
 
 def test_the_groups_of_a_router_stay_on_one_node() -> None:
-    spread = Spread(Held(0, begin(8, 4, 4), nodes=2, groups=4), 8)
+    spread = ExpertParallelPlan(ExpertShare(0, initial_placement(8, 4, 4), nodes=2, groups=4), 8)
     held = better(spread, [50, 1, 1, 1, 1, 1, 40, 1])
     assert held is not None and all(len({rank // 2 for rank, own in enumerate(held) for expert in group if expert in own}) == 1 for group in ((0, 1), (2, 3), (4, 5), (6, 7)))
 
@@ -304,8 +308,8 @@ def test_what_gpus_do_not_do_beside_it_is_refused_by_name(beside: dict[str, Any]
         EngineConfig.from_options(asked | beside).on("cuda")
 
 
-@pytest.mark.parametrize("whole, ranks, why", [(WholeExperts(7), 2, "take no more"), (WholeExperts(), 8, "each takes one at least"), (WholeExperts(1, nodes=2), 2, "must divide")])
-def test_places_that_cannot_be_are_told(whole: WholeExperts, ranks: int, why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole, ranks, why", [(ExpertParallelSplit(7), 2, "take no more"), (ExpertParallelSplit(), 8, "each takes one at least"), (ExpertParallelSplit(1, nodes=2), 2, "must divide")])
+def test_places_that_cannot_be_are_told(whole: ExpertParallelSplit, ranks: int, why: str, tmp_path: Path) -> None:
     write_family("qwen3 moe", tmp_path, num_attention_heads=8, num_key_value_heads=8)
     with pytest.raises(ConfigError, match=why):
         require(open_checkpoint(tmp_path).model, ranks, whole)
@@ -313,8 +317,8 @@ def test_places_that_cannot_be_are_told(whole: WholeExperts, ranks: int, why: st
 
 def test_a_model_without_experts_has_none_to_share_out(tiny: Path) -> None:
     with pytest.raises(ConfigError, match=r"expert_parallel=True.*it has no experts"):
-        require(open_checkpoint(tiny).model, 2, WholeExperts())
+        require(open_checkpoint(tiny).model, 2, ExpertParallelSplit())
 
 
 def test_the_cases_are_there() -> None:
-    assert all(case in FAMILIES for case in MIXTURES) and isinstance(PARTS["plain"], Experts) and COUNT == 8
+    assert all(case in FAMILIES for case in MIXTURES) and isinstance(PARTS["plain"], ExpertsSpec) and COUNT == 8

@@ -17,26 +17,33 @@ from part_models import INNER, LawRig, attention, decoder, model
 from rig import Rig, Row
 from safetensors.torch import load_file
 
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import BlockedLinear
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.routing import routed
-from sgl.runtime.models.spec import Experts, Gated, Layer, Norm, Norms, Router
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
+from sgl.runtime.models.reference.reference_routing import routed
+from sgl.runtime.models.spec.model_spec import (
+    ExpertsSpec,
+    GatedFFNSpec,
+    LayerSpec,
+    NormSpec,
+    LayerNorms,
+    RouterSpec,
+)
 
 COUNT, TOP = 8, 3
 
 
-def by_hand(router: Router, top_k: int, logits: list[float], correction: list[float]) -> tuple[list[int], list[float]]:
+def by_hand(router: RouterSpec, top_k: int, logits: list[float], correction: list[float]) -> tuple[list[int], list[float]]:
     """One token, in plain numbers."""
     if router.score == "mixer":
         return mixer_by_hand(logits, top_k, router.jitter)
     ranked = sorted(range(len(logits)), key=lambda index: -logits[index])
     if router.best_first:
         chosen = ranked[:top_k]
-        scores = dict(zip(chosen, scores_of(router, [logits[index] for index in chosen]), strict=True))
+        scores = dict(zip(chosen, head_scores_of(router, [logits[index] for index in chosen]), strict=True))
     else:
-        scores = dict(enumerate(scores_of(router, logits)))
+        scores = dict(enumerate(head_scores_of(router, logits)))
         choice = groups_by_hand(router, [scores[index] + correction[index] for index in scores])
         chosen = sorted(range(len(logits)), key=lambda index: -choice[index])[:top_k]
     weights = [scores[index] for index in chosen]
@@ -45,14 +52,14 @@ def by_hand(router: Router, top_k: int, logits: list[float], correction: list[fl
     return chosen, [weight * router.scale for weight in weights]
 
 
-def scores_of(router: Router, logits: list[float]) -> list[float]:
+def head_scores_of(router: RouterSpec, logits: list[float]) -> list[float]:
     if router.score == "sigmoid":
         return [1 / (1 + math.exp(-logit)) for logit in logits]
     powers = [math.exp(logit - max(logits)) for logit in logits]
     return [power / sum(powers) for power in powers]
 
 
-def groups_by_hand(router: Router, choice: list[float]) -> list[float]:
+def groups_by_hand(router: RouterSpec, choice: list[float]) -> list[float]:
     size = len(choice) // router.groups
     groups = [choice[start : start + size] for start in range(0, len(choice), size)]
     best = [sum(sorted(group)[-2:]) if router.group_score == "two" else max(group) for group in groups]
@@ -85,30 +92,30 @@ def test_a_router_is_that_of_one_token_by_hand(name: str) -> None:
 
 
 def test_of_equal_experts_the_first_are_taken() -> None:
-    for router in (Router(), Router(best_first=True), Router("mixer", jitter=0.1), Router(groups=4, kept_groups=2)):
+    for router in (RouterSpec(), RouterSpec(best_first=True), RouterSpec("mixer", jitter=0.1), RouterSpec(groups=4, kept_groups=2)):
         chosen, _ = routed(router, 2, torch.zeros(3, COUNT))
         assert chosen.tolist() == [[0, 1]] * 3
 
 
-PARTS: dict[str, Experts] = {
-    "plain": Experts(COUNT, TOP, Gated(INNER)),
-    "one expert": Experts(3, 1, Gated(INNER, "gelu_tanh", bias=True), Router(normalise=True)),
-    "all experts": Experts(4, 4, Gated(20), ROUTERS["softmax, corrected"]),
-    "clamped, biases": Experts(COUNT, 2, Gated(INNER, "quick_gelu", True, 0.5), ROUTERS["best first"]),
-    "shared": Experts(COUNT, TOP, Gated(24), ROUTERS["groups, two best"], shared=Gated(40)),
-    "shared, switched": Experts(COUNT, TOP, Gated(24), shared=Gated(40), switched=True),
-    "weights of the input": Experts(COUNT, 2, Gated(24), ROUTERS["best first, sigmoid"], weighs_input=True, shared=Gated(24)),
+PARTS: dict[str, ExpertsSpec] = {
+    "plain": ExpertsSpec(COUNT, TOP, GatedFFNSpec(INNER)),
+    "one expert": ExpertsSpec(3, 1, GatedFFNSpec(INNER, "gelu_tanh", bias=True), RouterSpec(normalise=True)),
+    "all experts": ExpertsSpec(4, 4, GatedFFNSpec(20), ROUTERS["softmax, corrected"]),
+    "clamped, biases": ExpertsSpec(COUNT, 2, GatedFFNSpec(INNER, "quick_gelu", True, 0.5), ROUTERS["best first"]),
+    "shared": ExpertsSpec(COUNT, TOP, GatedFFNSpec(24), ROUTERS["groups, two best"], shared=GatedFFNSpec(40)),
+    "shared, switched": ExpertsSpec(COUNT, TOP, GatedFFNSpec(24), shared=GatedFFNSpec(40), switched=True),
+    "weights of the input": ExpertsSpec(COUNT, 2, GatedFFNSpec(24), ROUTERS["best first, sigmoid"], weighs_input=True, shared=GatedFFNSpec(24)),
 }
 
 
-def mixture(name: str | Experts, dtype: torch.dtype = torch.float32) -> ExpertsPart:
-    layer = Layer(Norms.pre(Norm(1e-5)), attention(), PARTS[name] if isinstance(name, str) else name)
+def mixture(name: str | ExpertsSpec, dtype: torch.dtype = torch.float32) -> ReferenceExperts:
+    layer = LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), PARTS[name] if isinstance(name, str) else name)
     part = decoder(model(layer), dtype).layers[0].ffn
-    assert isinstance(part, ExpertsPart)
+    assert isinstance(part, ReferenceExperts)
     return part
 
 
-def one_by_one(part: ExpertsPart, x: torch.Tensor) -> torch.Tensor:
+def one_by_one(part: ReferenceExperts, x: torch.Tensor) -> torch.Tensor:
     """float64 [T, hidden]: each token through each of its experts alone."""
     chosen, weights = routed(part.part.router, part.part.top_k, part.router(x.float()), part.correction)
     found = torch.zeros(x.shape, dtype=torch.float64)
@@ -136,19 +143,19 @@ def test_tokens_together_are_those_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", ROUTERS)
 def test_compiled_mixtures_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     """Many rows, more than one piece of an expert has; several threads."""
-    spec = Experts(COUNT, TOP, Gated(70, "gelu", True), ROUTERS[name], shared=Gated(33), switched=True)
+    spec = ExpertsSpec(COUNT, TOP, GatedFFNSpec(70, "gelu", True), ROUTERS[name], shared=GatedFFNSpec(33), switched=True)
     part = mixture(spec, dtype)
     x = torch.randn(700, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
-    cpu.set_threads(3)
+    cpu_kernels.set_threads(3)
     try:
         found = part.inner(x)
     finally:
-        cpu.set_threads(1)
+        cpu_kernels.set_threads(1)
     expected = part.by_torch(x)
     assert (found.float() - expected.float()).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * expected.float().norm()
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in (torch.float32, torch.bfloat16) if cpu.can_multiply(dtype, torch.device("cpu"))])
+@pytest.mark.parametrize("dtype", [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, torch.device("cpu"))])
 @pytest.mark.parametrize("name", PARTS)
 def test_the_bits_of_a_token_do_not_depend_on_the_others(name: str, dtype: torch.dtype) -> None:
     part = mixture(name, dtype)
@@ -179,8 +186,8 @@ def test_numbers_that_are_none_stay_in_their_row() -> None:
 
 
 def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
-    layer = Layer(Norms.pre(Norm(1e-5)), attention(), PARTS["shared"])
-    dense = Layer(Norms.pre(Norm(1e-5)), attention(), Gated(INNER))
+    layer = LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), PARTS["shared"])
+    dense = LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), GatedFFNSpec(INNER))
     rig, other = (LawRig(model(layer, dense, layer)) for _ in range(2))
     assert [ran.by for ran in rig.model.executors()][1] == ("torch" if rig.model.step is None else "compiled")
     assert not rig.model.capturable and decoder(model(dense)).capturable
@@ -191,11 +198,11 @@ def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
 
 
 def test_layers_of_large_models_are_laid_together_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = model(Layer(Norms.pre(Norm(1e-5)), attention(), PARTS["shared, switched"]), Layer(Norms.pre(Norm(1e-5)), attention(), Gated(INNER)))
+    spec = model(LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), PARTS["shared, switched"]), LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), GatedFFNSpec(INNER)))
     small, work = LawRig(spec), list(range(4, 40))
     expected = small.step([(Row(work), len(work))], every_row=True)
     monkeypatch.setattr("sgl.runtime.models.decoder.SMALL_MODEL", 0)
-    monkeypatch.setattr("sgl.runtime.models.compiled.MOST_TO_MOVE", 0)
+    monkeypatch.setattr("sgl.runtime.models.cpu.cpu_step.MOST_TO_MOVE", 0)
     large = LawRig(spec)
     assert torch.equal(large.step([(Row(work), len(work))], every_row=True), expected)
     blocked = [product for place in large.model.layers[0].products() if isinstance(product := getattr(*place), BlockedLinear)]

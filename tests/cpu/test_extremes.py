@@ -19,7 +19,7 @@ from sgl.lang.errors import LanguageError
 from sgl.lang.sampling.options import NAMES
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RuntimeFailure
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.build.engine_config import EngineConfig
 
 SECONDS = 30
 FIELDS = [field.name for field in dataclasses.fields(SamplingParams)]

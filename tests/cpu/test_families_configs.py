@@ -11,8 +11,8 @@ import transformers
 from family_checks import SIZES
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.models import Model, read_model
-from sgl.runtime.models.config import OF_A_TOKEN, WITHOUT_EFFECT
+from sgl.runtime.models import ModelSpec, read_model
+from sgl.runtime.models.spec.model_config import OF_A_TOKEN, WITHOUT_EFFECT
 
 # architectures whose configuration needs more than the sizes, and with what each key has an effect
 MORE: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ def other(value: Any) -> Any:
     return 3 if value is None else "other" if isinstance(value, str) else [] if isinstance(value, list) else {"other": 1}
 
 
-def outcome(values: dict[str, Any]) -> Model | str:
+def outcome(values: dict[str, Any]) -> ModelSpec | str:
     try:
         return read_model(values)
     except ConfigError as error:

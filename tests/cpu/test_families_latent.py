@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from test_few_bits_loading import FORMATS
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.models import latent, read_model
-from sgl.runtime.quantization import keeping
+from sgl.runtime.models.reference import reference_latent_attention
+from sgl.runtime.models import read_model
+from sgl.runtime.quantization import quantized_transform
 
 SMALL: dict[str, Any] = {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
 EXPERTS: dict[str, Any] = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16, "n_shared_experts": 2, "routed_scaling_factor": 1.7}
@@ -55,13 +56,13 @@ def test_families_are_those_of_transformers(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["deepseek v3", "mistral 4", "minicpm 3, plain"])
 def test_long_prompts_with_keys_and_values_of_their_own(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latent, "FRESH", 7)
+    monkeypatch.setattr(reference_latent_attention, "FRESH", 7)
     architecture, keys = CASES[case]
     rig = check_family(architecture, tmp_path, **keys)
     rows = [Row(list(range(5, 5 + count))) for count in (7, 30, 12)]
     together = rig.step([(row, len(row.tokens)) for row in rows])
     assert torch.allclose(together, torch.cat([rig.step([(Row(row.tokens), len(row.tokens))]) for row in rows]), atol=1e-3)
-    monkeypatch.setattr(latent, "FRESH", 1000)
+    monkeypatch.setattr(reference_latent_attention, "FRESH", 1000)
     assert torch.allclose(together, rig.step([(Row(row.tokens), len(row.tokens)) for row in rows]), atol=1e-3)
 
 
@@ -139,7 +140,7 @@ def test_checkpoints_in_few_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     """The logits of the twin restored by hand; what makes keys and values of latents is restored in any case."""
     in_few_bits(name, tmp_path)
     kept = logits(tmp_path / "few")
-    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+    monkeypatch.setattr(quantized_transform, "keep_quantized", lambda codes, layer: "the test restores them")
     expected = logits(tmp_path / "whole")
     assert torch.equal(logits(tmp_path / "few"), expected)
     assert (kept - expected).norm() < 0.05 * expected.norm()

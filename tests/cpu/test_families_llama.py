@@ -11,7 +11,7 @@ import transformers
 from family_checks import check_family
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sgl.runtime.layers.rotary import Rope, frequencies
+from sgl.runtime.layers.rotary_embedding import RopeParameters, frequencies
 
 LONG = {
     "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
@@ -44,4 +44,4 @@ def test_frequencies_of_longrope_have_the_bits_of_transformers() -> None:
         rope_parameters=parameters | {"original_max_position_embeddings": 4096},
     )  # fmt: skip
     expected, _ = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=131_072)
-    assert torch.equal(frequencies(Rope(1e4, 96, 96, "longrope", factors=tuple(factors))), expected)
+    assert torch.equal(frequencies(RopeParameters(1e4, 96, 96, "longrope", factors=tuple(factors))), expected)

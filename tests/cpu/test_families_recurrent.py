@@ -12,7 +12,7 @@ from checkpoints import write_tokenizer
 from family_checks import SIZES, check_checkpoint, check_family, prompt, randomise, reference
 from rig import Rig, Row
 
-from sgl.runtime.calibration.quantize import quantize
+from sgl.runtime.calibration.quantize_checkpoint import quantize
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.models import read_model
 

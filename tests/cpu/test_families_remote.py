@@ -16,7 +16,7 @@ from checkpoint_edits import Tensors, refused, replaced, rewrite
 from family_checks import check_checkpoint, reference
 from safetensors.torch import load_file
 
-from sgl.runtime.models.alibi import alibi_slopes
+from sgl.runtime.models.spec.alibi_slopes import alibi_slopes
 from sgl.runtime.models.families import FAMILIES
 
 HEADS, KV_HEADS, DIM = 4, 2, 16

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sgl.runtime.kernels.few_bits_assembly import text, text_of_bytes
-from sgl.runtime.quantization.grouped import E2M1
+from sgl.runtime.kernels.packed.unpack_ptx import text, text_of_bytes
+from sgl.runtime.quantization.quantized_weight import E2M1
 
 NF4 = tuple((torch.linspace(-1, 1, 16) ** 3).tolist())
 MASK = 0xFFFFFFFF

@@ -20,29 +20,29 @@ from test_readers_packed import packed
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization import keeping
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.quantization import quantized_transform
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 WEIGHTS = "model.safetensors"
-Writer = Callable[[Tensor, torch.Generator], tuple[dict[str, Tensor], Grouped]]  # what a format stores of a weight, and what that means
+Writer = Callable[[Tensor, torch.Generator], tuple[dict[str, Tensor], QuantizedWeight]]  # what a format stores of a weight, and what that means
 
 
-def fp8_blocks(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def fp8_blocks(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     scale = torch.rand(-(-weight.shape[0] // 32), -(-weight.shape[1] // 32), generator=generator) * 0.01 + 0.001
     rows = scale.repeat_interleave(32, 0)[: len(weight)]
     codes = (weight / rows.repeat_interleave(32, 1)[:, : weight.shape[1]]).clamp(-448, 448).to(torch.float8_e4m3fn)
-    return {"weight": codes, "weight_scale_inv": scale}, Grouped.float8(codes, rows, 32)
+    return {"weight": codes, "weight_scale_inv": scale}, QuantizedWeight.float8(codes, rows, 32)
 
 
-def fp8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def fp8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     scale = weight.abs().amax(1, keepdim=True) / 448
     codes = (weight / scale).to(torch.float8_e4m3fn)
-    return {"weight": codes, "weight_scale": scale}, Grouped.float8(codes, scale, weight.shape[1])
+    return {"weight": codes, "weight_scale": scale}, QuantizedWeight.float8(codes, scale, weight.shape[1])
 
 
-def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     """Ordered by activation, with the biases of zeros that its writers leave."""
     (out, inputs), groups = weight.shape, weight.shape[1] // 32
     codes = torch.randint(0, 16, (inputs, out), generator=generator)
@@ -50,29 +50,29 @@ def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor],
     group = torch.arange(inputs)[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))] // 32  # of what all of q, k, v take
     stored = {"qweight": along_inputs(codes, 4), "qzeros": along_outputs(zero - 1, 4), "scales": scale, "g_idx": group.int(), "bias": torch.zeros(out).half()}
     order = group.argsort(stable=True)
-    return stored, Grouped(codes.T[:, order].byte(), scale.T, 32, zero=zero.T, order=order)
+    return stored, QuantizedWeight(codes.T[:, order].byte(), scale.T, 32, zero=zero.T, order=order)
 
 
-def awq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def awq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     (out, inputs), groups = weight.shape, weight.shape[1] // 32
     codes = torch.randint(0, 16, (inputs, out), generator=generator)
     zero, scale = torch.randint(0, 16, (groups, out), generator=generator), (torch.rand(groups, out, generator=generator) * 0.05).half()
-    return {"qweight": awq_words(codes), "qzeros": awq_words(zero), "scales": scale}, Grouped(codes.T.byte(), scale.T, 32, zero=zero.T)
+    return {"qweight": awq_words(codes), "qzeros": awq_words(zero), "scales": scale}, QuantizedWeight(codes.T.byte(), scale.T, 32, zero=zero.T)
 
 
-def pack_quantized(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def pack_quantized(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     out, inputs = weight.shape
     codes = torch.randint(0, 16, (out, inputs), generator=generator)
     scale = (torch.rand(out, inputs // 32, generator=generator) * 0.05).bfloat16()
-    return {"weight_packed": packed(codes, 4, True), "weight_scale": scale, "weight_shape": torch.tensor([out, inputs])}, Grouped(codes.byte(), scale, 32, zero=8.0)
+    return {"weight_packed": packed(codes, 4, True), "weight_scale": scale, "weight_shape": torch.tensor([out, inputs])}, QuantizedWeight(codes.byte(), scale, 32, zero=8.0)
 
 
-def int8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def int8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     codes, scale = torch.randint(-128, 128, weight.shape, generator=generator, dtype=torch.int8), torch.rand(len(weight), 1, generator=generator) * 0.003
-    return {"weight": codes, "weight_scale": scale}, Grouped((codes.short() + 128).byte(), scale, weight.shape[1], 256, zero=128.0)
+    return {"weight": codes, "weight_scale": scale}, QuantizedWeight((codes.short() + 128).byte(), scale, weight.shape[1], 256, zero=128.0)
 
 
-def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     """Blocks run over the rows' ends."""
     out, inputs = weight.shape
     codes, table = torch.randint(0, 16, (out * inputs,), generator=generator), torch.randn(16, generator=generator).sort().values
@@ -80,16 +80,16 @@ def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], 
     state = torch.tensor(list(json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [out, inputs]}).encode()), dtype=torch.uint8)
     stored = {"weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None], "weight.absmax": absmax, "weight.quant_map": table}
     spread = absmax.repeat_interleave(64)[: len(codes)].view(out, inputs)
-    return {**stored, "weight.quant_state.bitsandbytes__nf4": state}, Grouped(codes.byte().view(out, inputs), spread, 1, table=table)
+    return {**stored, "weight.quant_state.bitsandbytes__nf4": state}, QuantizedWeight(codes.byte().view(out, inputs), spread, 1, table=table)
 
 
-def torchao(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], Grouped]:
+def torchao(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     """Its plain int4, whose zeros are added behind the scale."""
     out, inputs = weight.shape
     q = torch.randint(-8, 8, (out, inputs), generator=generator)
     scale, zero = ((torch.rand(inputs // 32, out, generator=generator) * size).bfloat16() for size in (0.05, 0.02))
     stored = {"_weight_qdata": (q[:, ::2] & 15 | (q[:, 1::2] & 15) << 4).byte().view(torch.int8), "_weight_scale": scale, "_weight_zero_point": zero}
-    return stored, Grouped((q + 8).byte(), scale.T, 32, zero=8.0, offset=zero.T)
+    return stored, QuantizedWeight((q + 8).byte(), scale.T, 32, zero=8.0, offset=zero.T)
 
 
 def beside(method: dict[str, object], shape: torch.Size) -> str | None:
@@ -138,13 +138,13 @@ def logits(path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
     return Rig(path, dtype=dtype).step([(Row([5, 6, 7, 300, 11]), 5)])[0]
 
 
-needs_product = pytest.mark.skipif(not (cpu.kernels and cpu.kernels.INT4), reason="this CPU has no product of few bits")
+needs_product = pytest.mark.skipif(not (cpu_kernels.kernels and cpu_kernels.kernels.INT4), reason="this CPU has no product of few bits")
 
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no kernel took few bits."""
-    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+    monkeypatch.setattr(quantized_transform, "keep_quantized", lambda codes, layer: "the test restores them")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -166,7 +166,7 @@ def test_sizes_of_a_weight_that_its_format_keeps_apart_must_be_the_place_s(tmp_p
         load_model(few)
 
 
-@pytest.mark.skipif(not (cpu.kernels and cpu.kernels.VNNI), reason="this CPU has no product of int8")
+@pytest.mark.skipif(not (cpu_kernels.kernels and cpu_kernels.kernels.VNNI), reason="this CPU has no product of int8")
 def test_eight_bits_with_a_scale_an_output_are_kept(tmp_path: Path) -> None:
     few, whole = write(tmp_path, *FORMATS["int8"])
     (told,) = load_model(few).few_bits

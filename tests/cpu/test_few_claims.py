@@ -13,26 +13,33 @@ pytest.importorskip("triton")
 import layer_checks as checks
 from part_models import RMS, PartsRig, attention, model
 
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.executors import Ran
-from sgl.runtime.models.explain import slower, table
-from sgl.runtime.models.over_ranks import Summed
-from sgl.runtime.models.spec import Experts, Feedforward, Gated, Layer, Norms, Router
-from sgl.runtime.quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
-from sgl.runtime.quantization.rounding import nearest
+from sgl.runtime.models.layer_executors import LayerExecutorChoice
+from sgl.runtime.models.describe.explain_executors import slower, table
+from sgl.runtime.models.reference.tensor_parallel_linear import AllReduceLinear
+from sgl.runtime.models.spec.model_spec import (
+    ExpertsSpec,
+    Feedforward,
+    GatedFFNSpec,
+    LayerSpec,
+    LayerNorms,
+    RouterSpec,
+)
+from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear, DeterministicGpuQuantizedLinear
+from sgl.runtime.quantization.weight_rounding import nearest
 
 HALF = torch.bfloat16
 
 
-def made(dtype: torch.dtype = HALF, norms: Norms | None = None, ffn: Feedforward | None = None, **heads: Any) -> Decoder:
-    found = PartsRig(model(*[Layer(norms or Norms.pre(RMS), attention(**heads), ffn or Gated(32))] * 2), dtype).model
+def made(dtype: torch.dtype = HALF, norms: LayerNorms | None = None, ffn: Feedforward | None = None, **heads: Any) -> Decoder:
+    found = PartsRig(model(*[LayerSpec(norms or LayerNorms.pre(RMS), attention(**heads), ffn or GatedFFNSpec(32))] * 2), dtype).model
     checks.lay_plain(found)
     return found
 
 
-def packed(found: Decoder, kind: type[FewBitsLinear] = FewBitsLinear, but: str = "router") -> Decoder:
+def packed(found: Decoder, kind: type[GpuQuantizedLinear] = GpuQuantizedLinear, but: str = "router") -> Decoder:
     """but: of this name all stay but those of the first layer; routers stay."""
     for block in found.layers:
         for holder, name in block.products():
@@ -52,14 +59,14 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def check(found: Decoder, why: str | None) -> None:
     told = None if why is None else f"steps of few rows do not fold norms and additions into products of few bits: {why}"
     runs = found.executors()
-    assert runs == [Ran("fused", told)] * 2
-    rows = table(["a layer"] * 2, runs, [Ran("none", None)] * 2)
+    assert runs == [LayerExecutorChoice("fused", told)] * 2
+    rows = table(["a layer"] * 2, runs, [LayerExecutorChoice("none", None)] * 2)
     assert slower(rows) == ([] if told is None else [f"2 of 2 layers use the fused executor: {told}"])
 
 
 def test_nothing_is_said_where_nothing_is_left_out() -> None:
     plain, few = made(), packed(made())
-    assert plain.course.few is None and few.course.few is not None
+    assert plain.execution_plan.few is None and few.execution_plan.few is not None
     for each in (plain, few):
         check(each, None)
 
@@ -76,25 +83,25 @@ def test_products_that_are_kept_otherwise() -> None:
 
 def test_fixed_sums_leave_nothing_out() -> None:
     """Folded products would have other sums than those of many rows."""
-    found = packed(made(), FixedFewBitsLinear)
-    assert found.course.few is None
+    found = packed(made(), DeterministicGpuQuantizedLinear)
+    assert found.execution_plan.few is None
     check(found, None)
 
 
 def test_norms_behind_branches_and_experts() -> None:
-    check(packed(made(norms=Norms(after_mixer=RMS, after_ffn=RMS))), "more than RMS norms and additions stands between the products of layer 0")
-    check(packed(made(ffn=Experts(3, 2, Gated(32), Router()))), "router of layer 0 is kept as Linear")
+    check(packed(made(norms=LayerNorms(after_mixer=RMS, after_ffn=RMS))), "more than RMS norms and additions stands between the products of layer 0")
+    check(packed(made(ffn=ExpertsSpec(3, 2, GatedFFNSpec(32), RouterSpec()))), "router of layer 0 is kept as Linear")
 
 
 def test_sums_over_ranks() -> None:
     found = packed(made())
     for block in found.layers:
-        block.attention.output = Summed(block.attention.output, SimpleNamespace())  # type: ignore[arg-type]
+        block.attention.output = AllReduceLinear(block.attention.output, SimpleNamespace())  # type: ignore[arg-type]
     check(found, "the sums of layer 0 are over ranks")
 
 
 def test_layers_by_torch_keep_their_own_reason() -> None:
-    spec = model(Layer(Norms.pre(RMS), attention(), Gated(32)), Layer(Norms.pre(RMS), attention(value_dim=8), Gated(32)))
+    spec = model(LayerSpec(LayerNorms.pre(RMS), attention(), GatedFFNSpec(32)), LayerSpec(LayerNorms.pre(RMS), attention(value_dim=8), GatedFFNSpec(32)))
     found = PartsRig(spec, HALF).model
     checks.lay_plain(found)
     runs = packed(found).executors()
@@ -104,7 +111,7 @@ def test_layers_by_torch_keep_their_own_reason() -> None:
 
 def test_heads_go_where_the_attention_of_their_layer_keeps_them() -> None:
     """In layers with a window other slots than those of all layers."""
-    few = packed(made()).course.few
+    few = packed(made()).execution_plan.few
     assert few is not None
     own = [torch.tensor([3]), torch.tensor([5])]
     step: Any = SimpleNamespace(
@@ -117,5 +124,5 @@ def test_heads_go_where_the_attention_of_their_layer_keeps_them() -> None:
 @pytest.mark.parametrize("gate", [False, True])
 def test_heads_with_gates_behind_them_are_not_stored_by_their_product(gate: bool) -> None:
     found = packed(made(gate=gate))
-    assert found.course.few is not None
-    assert [layer.turns for layer in found.course.few] == [not gate] * 2
+    assert found.execution_plan.few is not None
+    assert [layer.turns for layer in found.execution_plan.few] == [not gate] * 2

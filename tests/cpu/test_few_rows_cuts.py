@@ -8,18 +8,18 @@ import pytest
 
 pytest.importorskip("triton")
 
-from sgl.runtime.kernels import few_rows_parts as parts
-from sgl.runtime.kernels.few_rows_parts_kernels import block_of, steps_of
-from sgl.runtime.kernels.one_row_launch import (
+from sgl.runtime.kernels.quantized import split_k_gemm as parts
+from sgl.runtime.kernels.quantized.split_k_gemm_kernels import block_of, steps_of
+from sgl.runtime.kernels.gemv.gemv_launch import (
     BLOCK_BYTES,
     DEEPEST,
     SHARED,
     WORDS_BYTES,
-    best_tensor_launch,
+    best_tensor_core_launch,
     divisor,
     tiles_of,
 )
-from sgl.runtime.kernels.one_row_launch import steps_of as steps_of_one
+from sgl.runtime.kernels.gemv.gemv_launch import steps_of as steps_of_one
 
 PROCESSORS = 132
 SIZES = [(6144, 4096), (4096, 14336), (28672, 4096), (57344, 8192), (8192, 28672), (128256, 4096), (16, 64), (72, 192)]
@@ -58,7 +58,7 @@ def test_programs_of_one_row_stand_beside_each_other_with_their_rings(half: int,
     for outputs, inputs in SIZES + drawn(200):
         if (half and outputs % (2 * half)) or inputs > 28_672:
             continue
-        launch = best_tensor_launch(inputs)
+        launch = best_tensor_core_launch(inputs)
         programs, depth = launch.spread(outputs, half, inputs, pieces, PROCESSORS)
         tiles, steps = tiles_of(outputs, half, launch.rows), steps_of_one(inputs, launch.warps)
         ring = max(2, min(depth, steps)) if programs >= tiles else divisor(steps, depth)

@@ -17,16 +17,16 @@ pytest.importorskip("triton")
 from attention_steps import World
 from interpreted import products_as_on_a_tensor_core
 
-from sgl.runtime.attention import AttentionShape, BackendUnavailable, triton
-from sgl.runtime.attention import flashinfer as backend
+from sgl.runtime.attention import AttentionShape, BackendUnavailable, triton_attention
+from sgl.runtime.attention import flashinfer_attention as backend
 from sgl.runtime.attention import flashinfer_modules as modules
-from sgl.runtime.attention.flashinfer_kernel import float_bytes
-from sgl.runtime.attention.flashinfer_modules import Kind
-from sgl.runtime.attention.shared_prefix import PrefixFinder
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.kernels.attention_decode import DecodeTile
-from sgl.runtime.kernels.attention_prefill import PrefillTile
-from sgl.runtime.layers.float8 import Scales
+from sgl.runtime.attention.flashinfer_planner import float_bytes
+from sgl.runtime.attention.flashinfer_modules import FlashInferModule
+from sgl.runtime.attention.shared_prefix_finder import PrefixFinder
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.kernels.attention.attention_decode import DecodeTile
+from sgl.runtime.kernels.attention.attention_prefill import PrefillTile
+from sgl.runtime.layers.float8_reference import KVScaleFactors
 
 SHAPE = AttentionShape(query_heads=4, kv_heads=2, head_dim=64, windows=(None, None))
 WINDOWED = AttentionShape(query_heads=2, kv_heads=2, head_dim=64, windows=(None, 20, None, 5))
@@ -89,7 +89,7 @@ def small_tiles(pool, shape, deterministic):
 @pytest.fixture
 def calls(monkeypatch):
     made: list[tuple] = []
-    monkeypatch.setattr(triton, "tiles_for", small_tiles)
+    monkeypatch.setattr(triton_attention, "tiles_for", small_tiles)
     monkeypatch.setattr(backend, "_machine", lambda device: (9, 4))
     monkeypatch.setattr(backend.modules, "load", lambda kinds: {kind: StandIn(kind, made) for kind in kinds})
     return made
@@ -185,7 +185,7 @@ def test_soft_caps_and_sinks(calls, softcap, window):
 
 def test_float8_keys(calls):
     world = make_world(SHAPE, dtype=torch.float8_e4m3fn)
-    world.pool.scales = [Scales(0.5 + layer, 2.0 / (1 + layer)) for layer in range(len(world.pool.scales))]
+    world.pool.scales = [KVScaleFactors(0.5 + layer, 2.0 / (1 + layer)) for layer in range(len(world.pool.scales))]
     attention = made(world, max_running=4, context=64)
     calls.clear()
     check(attention, world, world.batch([world.sequence(n) for n in (60, 200)], [1, 150]))
@@ -196,7 +196,7 @@ def test_float8_keys(calls):
 def test_store_leaves_the_padding_slot_alone(calls, dtype):
     world = make_world(SHAPE, dtype=dtype)
     scale = 2.0 if dtype == torch.float8_e4m3fn else 1.0
-    world.pool.scales[1] = Scales(v=scale)
+    world.pool.scales[1] = KVScaleFactors(v=scale)
     attention = made(world, max_running=4, context=64)
     batch = world.batch([world.sequence(9), world.sequence(3)], [1, 1], pad_to=4)
     k, v = torch.randint(-8, 9, (2, 4, SHAPE.kv_heads, SHAPE.head_dim)).bfloat16()  # the interpreter rounds wrongly
@@ -211,8 +211,8 @@ def test_store_leaves_the_padding_slot_alone(calls, dtype):
 
 @pytest.mark.parametrize(("page_size", "sinks"), [(1, None), (4, None), (4, torch.tensor([-3.0, 0.0, 1.5, 4.0]))])
 def test_shared_prefix(calls, monkeypatch, page_size, sinks):
-    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_TOKENS", 40)
-    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_SAVED", 100)
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix_finder.LEAST_TOKENS", 40)
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix_finder.LEAST_SAVED", 100)
     world = make_world(SHAPE, page_size, pages=900 // page_size)
     attention = made(world, max_running=16, context=200)
     prefix = world.sequence(48)
@@ -248,8 +248,8 @@ def naive_prefix(rows: list[np.ndarray]) -> int:
 
 
 def test_the_finder_finds_the_longest_prefix_of_all_who_share(monkeypatch):
-    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_TOKENS", 16)
-    monkeypatch.setattr("sgl.runtime.attention.shared_prefix.LEAST_SAVED", 16)
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix_finder.LEAST_TOKENS", 16)
+    monkeypatch.setattr("sgl.runtime.attention.shared_prefix_finder.LEAST_SAVED", 16)
     random = np.random.default_rng(0)
     for page_size in (1, 4):
         for _ in range(30):
@@ -317,7 +317,7 @@ def package(monkeypatch):
     return built
 
 
-KIND = Kind("fa2", torch.bfloat16, torch.bfloat16, 128, False)
+KIND = FlashInferModule("fa2", torch.bfloat16, torch.bfloat16, 128, False)
 
 
 def test_modules_are_compiled_once(package, monkeypatch):

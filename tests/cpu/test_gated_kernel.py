@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-gated = pytest.importorskip("sgl.runtime.kernels.gated")
+gated = pytest.importorskip("sgl.runtime.kernels.gate_up_gemm")
 
 
 @pytest.mark.parametrize(("rows", "inner", "inputs"), [(1, 8, 16), (130, 136, 72), (128, 128, 64), (3, 264, 200)])

@@ -16,7 +16,11 @@ from rig import Rig, Row
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import describe
-from sgl.runtime.models.generic import GenericDecoder, load_generic, read_generic
+from sgl.runtime.models.transformers_backend import (
+    TransformersDecoder,
+    load_transformers_model,
+    read_transformers_model,
+)
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9}
 GPT_OSS = {
@@ -40,7 +44,7 @@ class GenericRig(Rig):
     """A rig whose model is computed by transformers."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, model=load_generic(describe(path, implementation="transformers"), torch.float32, "cpu"))
+        super().__init__(path, model=load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -86,7 +90,7 @@ def test_an_architecture_without_a_family_runs_and_says_so(tmp_path: Path, caplo
 def test_a_user_may_ask_for_it(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, tokenizer=True)
     with engine_on(path, implementation="transformers") as theirs, engine_on(path) as ours:
-        assert isinstance(theirs._core.runner.model, GenericDecoder)
+        assert isinstance(theirs._core.runner.model, TransformersDecoder)
         found = [engine.generate("The quick", max_tokens=12, temperature=0).token_ids for engine in (theirs, ours)]
     assert found[0] == found[1]
 
@@ -121,14 +125,14 @@ def test_a_model_that_mixes_sequences_fails_its_proof(tmp_path: Path, monkeypatc
     forward = modeling_llama.LlamaMLP.forward
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda self, x: forward(self, x + x.mean(1, keepdim=True)))
     with pytest.raises(ConfigError, match="computes sequences that share a step otherwise than each alone"):
-        load_generic(describe(path, implementation="transformers"), torch.float32, "cpu")
+        load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu")
 
 
 def test_a_model_whose_own_code_fails_is_refused_with_what_it_said(tmp_path: Path) -> None:
     """LongCat's latent attention takes as many KV heads as heads, and its configuration does not check it."""
     reference("LongcatFlashForCausalLM", num_key_value_heads=2).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"LongcatFlashForCausalLM does not compute a few tokens .* \(RuntimeError: The size of tensor"):
-        load_generic(describe(tmp_path), torch.float32, "cpu")
+        load_transformers_model(describe(tmp_path), torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("kind", ["axk2", "hy_v4", "dots3_note"])
@@ -138,7 +142,7 @@ def test_models_that_need_a_mask_are_refused_before_they_are_loaded(kind: str, t
     values = {"model_type": kind, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="cannot run by transformers over our cache: its code reads a mask"):
-        read_generic(values, str(tmp_path), tmp_path)
+        read_transformers_model(values, str(tmp_path), tmp_path)
 
 
 def test_code_that_fails_in_the_pass_that_watches_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +151,7 @@ def test_code_that_fails_in_the_pass_that_watches_is_named(tmp_path: Path, monke
     path, forward = write_checkpoint(tmp_path), modeling_llama.LlamaModel.forward
     monkeypatch.setattr(modeling_llama.LlamaModel, "forward", lambda self, **given: forward(self, **given, use=given["attention_mask"][:, 0]))
     with pytest.raises(ConfigError, match=r"LlamaForCausalLM does not compute a few tokens .* \(TypeError: 'NoneType' object is not subscriptable\)"):
-        load_generic(describe(path, implementation="transformers"), torch.float32, "cpu")
+        load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu")
 
 
 def test_a_gguf_file_is_not_computed_by_transformers(tmp_path: Path) -> None:
@@ -163,7 +167,7 @@ def test_missing_tensors_are_an_error(tmp_path: Path) -> None:
     del tensors["model.layers.1.mlp.down_proj.weight"]
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"missing tensors.*model\.layers\.1\.mlp\.down_proj\.weight"):
-        load_generic(describe(path, implementation="transformers"), torch.float32, "cpu")
+        load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("option", [{"weights": "int8"}, {"deterministic": True}])

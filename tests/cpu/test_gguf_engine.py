@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as Backend
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.survey import survey
-from sgl.runtime.loop.text_side import load_tokenizer
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
+from sgl.runtime.build.build_tokenizer import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_gguf_tokenizer import byte_level_keys
@@ -66,7 +66,7 @@ def test_blocks_are_restored_or_kept_and_the_engine_says_which(twin: Path) -> No
 
 
 def test_a_survey_of_a_file_says_what_it_holds(twin: Path) -> None:
-    found = survey(file_of(twin, "Q8_0"), EngineConfig.from_options(OPTIONS))
+    found = estimate_memory(file_of(twin, "Q8_0"), EngineConfig.from_options(OPTIONS))
     assert found.loads and found.files.count == 1 and set(found.files.dtypes) == {"F32", "Q8_0"} and found.text.chat
 
 

@@ -16,9 +16,9 @@ from test_gguf_model import dense, logits
 
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.gguf import open_gguf
+from sgl.runtime.loading.gguf_files.gguf_model import open_gguf
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.latent import LatentPart
+from sgl.runtime.models.reference.reference_latent_attention import ReferenceLatentAttention
 
 PARTS = {
     "q_a_proj": "attn_q_a", "q_a_layernorm": "attn_q_a_norm", "q_b_proj": "attn_q_b", "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm",
@@ -103,9 +103,9 @@ def test_blocks_are_those_of_the_file(whole: bool, tmp_path: Path, monkeypatch: 
     assert logits(found, tmp_path).isfinite().all()
 
 
-def latents(model: Decoder) -> list[LatentPart]:
+def latents(model: Decoder) -> list[ReferenceLatentAttention]:
     found = [layer.mixer for layer in model.layers]
-    assert len(found) == 4 and all(isinstance(each, LatentPart) for each in found)
+    assert len(found) == 4 and all(isinstance(each, ReferenceLatentAttention) for each in found)
     return found
 
 

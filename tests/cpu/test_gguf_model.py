@@ -15,16 +15,16 @@ from gguf_twin import Packed, Value, gguf_name, packed, random_blocks, write_ggu
 from rig import Rig, Row
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.layers.rotary import frequencies
+from sgl.runtime.layers.rotary_embedding import frequencies
 from sgl.runtime.loading import load_config, load_model
-from sgl.runtime.loading.cutting import cut
-from sgl.runtime.loading.gguf import GGUFModel, open_gguf
-from sgl.runtime.loading.header import FLOATS
-from sgl.runtime.loading.source import FileSource
-from sgl.runtime.models.attention import rows_in_file
+from sgl.runtime.loading.tensor_files.stacked_expert_source import split_stacked_experts
+from sgl.runtime.loading.gguf_files.gguf_model import GGUFModel, open_gguf
+from sgl.runtime.loading.tensor_files.safetensors_header import FLOATS
+from sgl.runtime.loading.tensor_files.tensor_source import FileWeightSource
+from sgl.runtime.models.reference.reference_attention import rows_in_file
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.spec import Attention, Model
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.models.spec.model_spec import AttentionSpec, ModelSpec
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -112,19 +112,19 @@ def loaded(opened: GGUFModel) -> Decoder:
     for file, whole in opened.tensors:
         if whole.name not in opened.names:
             continue
-        source = FileSource(file, [whole._replace(name=opened.names[whole.name])])
-        for stored in cut(source, model.config).tensors:
+        source = FileWeightSource(file, [whole._replace(name=opened.names[whole.name])])
+        for stored in split_stacked_experts(source, model.config).tensors:
             waiting.pop(stored.name).copy_(dense(file, stored))
     assert not waiting
     return model.seal()
 
 
-def plain(model: Model) -> Model:
+def plain(model: ModelSpec) -> ModelSpec:
     """Without how its weights lie."""
     layers = []
     for layer in model.layers:
         part, norms = layer.mixer, layer.norms
-        if not isinstance(part, Attention):
+        if not isinstance(part, AttentionSpec):
             layers.append(layer)
             continue
         rope = None if part.rope is None else replace(part.rope, interleaved=False)
@@ -209,7 +209,7 @@ def dense_of(opened: GGUFModel, name: str) -> torch.Tensor:
     return next(dense(file, stored) for file, stored in opened.tensors if stored.name == name)
 
 
-def decode_of(opened: GGUFModel, name: str) -> Grouped:
+def decode_of(opened: GGUFModel, name: str) -> QuantizedWeight:
     file, stored = next(found for found in opened.tensors if found[1].name == name)
     raw = torch.frombuffer(bytearray(file.read_bytes()[stored.start : stored.stop]), dtype=torch.uint8)
     return decode(stored.dtype, raw.view(stored.shape[0], -1), (stored.shape[0], stored.shape[1]))

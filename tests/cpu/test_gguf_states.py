@@ -18,8 +18,8 @@ from test_gguf_model import dense, logits
 
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.gguf import open_gguf
-from sgl.runtime.models.recurrent_spec import Delta
+from sgl.runtime.loading.gguf_files.gguf_model import open_gguf
+from sgl.runtime.models.spec.recurrent_spec import DeltaNetSpec
 
 MULTIPLIERS: dict[str, Any] = {
     "lm_head_multiplier": 0.3, "embedding_multiplier": 3.0, "mlp_multipliers": [0.7, 0.4], "key_multiplier": 0.5, "attention_out_multiplier": 0.8, "attention_in_multiplier": 1.2,
@@ -238,7 +238,7 @@ def test_a_model_equals_its_twin(case: str, tmp_path: Path) -> None:
     """To the last bit, but where heads of values lie in another order and sums are of another, and where multipliers are rounded elsewhere."""
     file = twin(case, tmp_path)
     ours, theirs = load_model(file), load_model(tmp_path)
-    if case.startswith("falcon h1") or any(isinstance(layer.mixer, Delta) and layer.mixer.tiled for layer in ours.config.layers):
+    if case.startswith("falcon h1") or any(isinstance(layer.mixer, DeltaNetSpec) and layer.mixer.tiled for layer in ours.config.layers):
         torch.testing.assert_close(logits(ours, tmp_path), logits(theirs, tmp_path), rtol=1e-4, atol=1e-4)
     else:
         assert torch.equal(logits(ours, tmp_path), logits(theirs, tmp_path))

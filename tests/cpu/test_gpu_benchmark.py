@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sgl.runtime import Engine
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OPTIONS = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 20_000, "dummy": True}

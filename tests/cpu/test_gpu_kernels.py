@@ -20,12 +20,12 @@ if torch.cuda.is_available():
 
 from interpreted import products_as_on_a_tensor_core
 
-from sgl.runtime.attention import triton as backend
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels.attention_decode import DecodeTile
-from sgl.runtime.kernels.attention_prefill import PrefillTile
-from sgl.runtime.kernels.matmul import PLAIN
-from sgl.runtime.kernels.one_row_launch import Launch
+from sgl.runtime.attention import triton_attention as backend
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.attention.attention_decode import DecodeTile
+from sgl.runtime.kernels.attention.attention_prefill import PrefillTile
+from sgl.runtime.kernels.batch_invariant_matmul import PLAIN
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PARTS = ("attention", "chain", "flashinfer", "fp8", "gated", "few_bits", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
@@ -47,8 +47,8 @@ def few_programs(parts, monkeypatch):
     """The interpreter's time is that of its programs."""
     tiles = DecodeTile(16, 16, 8), PrefillTile(16, 16, segment=16)
     monkeypatch.setattr(backend, "tiles_for", lambda *about: tiles)
-    for module in (one_row, parts.one_row, parts.chain):
-        monkeypatch.setattr(module, "best_launch", lambda *about: Launch(16, 32, 1))
+    for module in (gemv, parts.one_row, parts.chain):
+        monkeypatch.setattr(module, "best_launch", lambda *about: GemvLaunch(16, 32, 1))
     monkeypatch.setattr(parts.attention, "MOST_RUNNING", 8)
     monkeypatch.setattr(parts.attention, "CONTEXT", 64)
     monkeypatch.setattr(parts.attention, "DECODE_TILES", tiles[:1])
@@ -86,14 +86,14 @@ def test_one_row(parts, lab, monkeypatch):
 def test_chain(parts, lab, monkeypatch, keys):
     """A layer as an engine cuts it, and the best of two cuts of each part; whatever the cut, the row is the same."""
     chain, tiles = parts.chain, [DecodeTile(16, 16, 8, merged=2), DecodeTile(16, 16, 4, merged=4)]
-    for name, cuts in {"LAUNCHES": [Launch(8, 16, 1)], "UPS": [chain.Gather(2, 32, 1)], "DOWNS": [chain.Gather(4, 16, 1)], "TILES": tiles, "BYTES": 1, "TURNS": 1}.items():
+    for name, cuts in {"LAUNCHES": [GemvLaunch(8, 16, 1)], "UPS": [chain.Gather(2, 32, 1)], "DOWNS": [chain.Gather(4, 16, 1)], "TILES": tiles, "BYTES": 1, "TURNS": 1}.items():
         monkeypatch.setattr(chain, name, cuts)
     lab.shape, lab.tune = replace(lab.shape, keys=keys), True
     chain.measure(lab)
     check(lab, 2)
     assert sum(", in use" in line for line in lab.text) == 2 * 5
     layers = chain.Chain(lab)
-    others = layers.cuts() | {"qkv": Launch(8, 16, 1), "attention": tiles[1]}
+    others = layers.cuts() | {"qkv": GemvLaunch(8, 16, 1), "attention": tiles[1]}
     torch.testing.assert_close(layers.run(layers.layers, 20, layers.cuts()), layers.run(layers.layers, 20, others), rtol=1e-4, atol=1e-4)
 
 
@@ -304,7 +304,7 @@ def test_a_whole_run(parts, lab, tmp_path, capsys):
     args = parts.main.options(["gated", "layers", "--out", str(tmp_path / "out.txt")])
     assert parts.main.run(args, lab.shape, CPU, torch.float16, lab.sizes) == 0
     text = (tmp_path / "out.txt").read_text()
-    assert text.count("== ") == 3 and "rotate_and_store" in text and "copies" in text
+    assert text.count("== ") == 3 and "norm_rope_store" in text and "copies" in text
     assert text.strip() == capsys.readouterr().out.strip()
 
 

@@ -20,13 +20,20 @@ from part_models import BY_LAW, MIXER_BY_LAW, MODELS, RMS, LawRig, PartsRig, att
 from rig import Rig
 
 from sgl.runtime.models import decoder
-from sgl.runtime.models.executors import expected
-from sgl.runtime.models.gpu_layers import LawLayer, MixerByLaw
-from sgl.runtime.models.lone_layers import AnyFused
-from sgl.runtime.models.mamba1 import Mamba1Part
-from sgl.runtime.models.mamba2 import Mamba2Part
-from sgl.runtime.models.spec import Experts, Gated, Layer, Model, Norms, Router
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.models.layer_executors import expected_executors
+from sgl.runtime.models.gpu.gpu_layers import ReferenceLayer, ReferenceMixerLayer
+from sgl.runtime.models.gpu.gemv_layers import AnyFused
+from sgl.runtime.models.reference.reference_mamba1 import ReferenceMamba1
+from sgl.runtime.models.reference.reference_mamba2 import ReferenceMamba2
+from sgl.runtime.models.spec.model_spec import (
+    ExpertsSpec,
+    GatedFFNSpec,
+    LayerSpec,
+    ModelSpec,
+    LayerNorms,
+    RouterSpec,
+)
+from sgl.runtime.step.step_batch import StepBatch
 
 STEPS = [((1, 11, 0, 0), False), ((0, 0, 2, 5), True), ((0, 1, 0, 1), False), ((0, 0, 1, 0), True)]
 
@@ -39,10 +46,10 @@ def law_and_kernels(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     return law, fused_rig(spec)
 
 
-def fused_rig(spec: Model) -> PartsRig:
+def fused_rig(spec: ModelSpec) -> PartsRig:
     """With the weights of experts as a GPU has them."""
     rig = PartsRig(spec)
-    if any(isinstance(layer.ffn, Experts) for layer in spec.layers):
+    if any(isinstance(layer.ffn, ExpertsSpec) for layer in spec.layers):
         checks.lay_plain(rig.model)
     return rig
 
@@ -55,36 +62,36 @@ def test_steps_equal_those_of_the_law(law_and_kernels: tuple[LawRig, PartsRig]) 
 @pytest.mark.parametrize("law_and_kernels", MODELS, indirect=True, ids=str)
 def test_single_rows_equal_those_of_the_law(law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the kernels that are made for one row, where they take it."""
-    from sgl.runtime.kernels import one_row
+    from sgl.runtime.kernels.gemv import gemv
 
     law, rig = law_and_kernels
     checks.lay_plain(rig.model)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))  # few programs
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))  # few programs
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 
 
 @pytest.mark.parametrize("law_and_kernels", ["gemma", "granite", "neox", "gated delta net", "kda"], indirect=True, ids=str)
 def test_single_rows_with_float8_weights(law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.kernels import one_row
+    from sgl.runtime.kernels.gemv import gemv
 
     law, rig = law_and_kernels
     checks.lay_plain(rig.model)
     checks.lay_fp8(rig.model, law.model)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 
 
 def test_experts_in_few_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    mixtures = [Experts(3, 2, Gated(32, bias=bias), Router(normalise=True)) for bias in (True, False)]
-    spec = model(*[Layer(Norms.pre(RMS), attention(), each) for each in mixtures])
+    mixtures = [ExpertsSpec(3, 2, GatedFFNSpec(32, bias=bias), RouterSpec(normalise=True)) for bias in (True, False)]
+    spec = model(*[LayerSpec(LayerNorms.pre(RMS), attention(), each) for each in mixtures])
     law = LawRig(spec)
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
     rig = PartsRig(spec, torch.bfloat16)
     checks.lay_plain(rig.model)
     lay_in_few_bits(rig, law, 16, "cpu")
-    assert rig.model.course.whole
+    assert rig.model.execution_plan.whole
     with products_as_on_a_tensor_core():
         checks.check_decoder(law, rig, 0.1, STEPS[1:3])
 
@@ -106,12 +113,12 @@ def test_pooled_states_and_no_logits(law_and_kernels: tuple[LawRig, PartsRig]) -
         torch.testing.assert_close(ours.v, theirs.v, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
-def without_logits(run: Callable[[Batch], torch.Tensor], batch: Batch) -> torch.Tensor:
+def without_logits(run: Callable[[StepBatch], torch.Tensor], batch: StepBatch) -> torch.Tensor:
     batch.logit_rows = batch.logit_rows[:0]
     return run(batch)
 
 
-def pooling(run: Callable[[Batch], torch.Tensor], batch: Batch) -> torch.Tensor:
+def pooling(run: Callable[[StepBatch], torch.Tensor], batch: StepBatch) -> torch.Tensor:
     batch.pools, batch.logit_rows = [(0, 2), (2, 4)], batch.logit_rows[:0]
     assert not len(run(batch))
     assert batch.sums is not None
@@ -126,7 +133,7 @@ def test_checkpoints_of_families(case: str, tmp_path: Path, monkeypatch: pytest.
     law.model.step = None
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
     rig = checks.FusedRig(tmp_path, attention="torch_native")
-    assert rig.model.course.whole
+    assert rig.model.execution_plan.whole
     checks.check_decoder(law, rig, 2e-5, STEPS[:3])
 
 
@@ -144,18 +151,18 @@ def test_gemma4(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
     found = fused_rig(MODELS[name]).model
-    layers, runs = found.course.layers, expected(found, torch.device("cuda"))
-    by_law, mixers = ([index for index, layer in enumerate(layers) if isinstance(layer, kind)] for kind in (LawLayer, MixerByLaw))
-    assert by_law == BY_LAW.get(name, []) and mixers == MIXER_BY_LAW.get(name, [])
+    layers, runs = found.execution_plan.layers, expected_executors(found, torch.device("cuda"))
+    by_reference, mixers = ([index for index, layer in enumerate(layers) if isinstance(layer, kind)] for kind in (ReferenceLayer, ReferenceMixerLayer))
+    assert by_reference == BY_LAW.get(name, []) and mixers == MIXER_BY_LAW.get(name, [])
     assert all(isinstance(layer, AnyFused) or layer.refusal for layer in layers)
-    assert [run.by for run in runs] == ["torch" if index in by_law else "fused" for index in range(len(layers))]
+    assert [run.by for run in runs] == ["torch" if index in by_reference else "fused" for index in range(len(layers))]
     assert all((run.why or "").startswith("torch's operations compute the mixer: ") == (index in mixers) for index, run in enumerate(runs))
 
 
 def test_a_mixer_is_asked_whether_its_steps_can_be_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = MODELS["mamba"]
     assert all(each.capturable for each in (PartsRig(parts).model, PartsRig(MODELS["beside"]).model))
-    monkeypatch.setattr(Mamba1Part, "capturable", False)
+    monkeypatch.setattr(ReferenceMamba1, "capturable", False)
     assert not PartsRig(parts).model.capturable
-    monkeypatch.setattr(Mamba2Part, "capturable", False)
+    monkeypatch.setattr(ReferenceMamba2, "capturable", False)
     assert not PartsRig(MODELS["beside"]).model.capturable

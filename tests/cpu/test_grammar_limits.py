@@ -8,7 +8,7 @@ import pytest
 
 from sgl import grammars
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 from sgl.runtime import SamplingParams
 
@@ -20,7 +20,7 @@ class Cramped(grammars.Grammar):
 
     def __init__(self, source, vocabulary):
         super().__init__(source, vocabulary)
-        self._automaton = Automaton(Network(source), vocabulary, limit=ROOM, fresh=lambda: Network(source))
+        self._automaton = Automaton(TransitionNetwork(source), vocabulary, limit=ROOM, fresh=lambda: TransitionNetwork(source))
 
 
 @pytest.mark.parametrize("jump", [True, False])

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from sgl.runtime.executor import rehearsal
-from sgl.runtime.executor.graphs import (
+from sgl.runtime.executor import warmup
+from sgl.runtime.executor.cuda_graphs import (
     ATTEMPTS,
     EAGER_DECODES_OF_MANY,
     EAGER_RUNS,
     FEW,
-    DecodeGraphs,
+    DecodeCudaGraphs,
     sizes_up_to,
 )
 
@@ -36,7 +36,7 @@ class Pool:
 
 
 def steps(pool: Pool, count: int) -> list[float]:
-    graphs = DecodeGraphs(4, pool)  # type: ignore[arg-type]
+    graphs = DecodeCudaGraphs(4, pool)  # type: ignore[arg-type]
     return [float(graphs.run((1, None), lambda: torch.ones(1))[0]) for _ in range(count)]
 
 
@@ -55,7 +55,7 @@ def test_one_that_fails_each_time_is_given_up() -> None:
 @pytest.mark.parametrize("running, eager", [(FEW, EAGER_RUNS), (FEW + 1, EAGER_DECODES_OF_MANY)])
 def test_a_size_is_captured_later_while_many_would_wait_for_it(running: int, eager: int) -> None:
     pool, asked = Pool(0), []
-    graphs = DecodeGraphs(256, pool)  # type: ignore[arg-type]
+    graphs = DecodeCudaGraphs(256, pool)  # type: ignore[arg-type]
     for _ in range(eager + 2):
         graphs.run((graphs.size_for(running), None), lambda: torch.ones(1), running)
         asked.append(pool.asked)
@@ -65,7 +65,7 @@ def test_a_size_is_captured_later_while_many_would_wait_for_it(running: int, eag
 def test_all_sizes_are_captured_while_nobody_waits_the_likely_ones_first() -> None:
     steps: list[int] = []
     runner: Any = SimpleNamespace(decode_sizes=sizes_up_to(320), forward=lambda work: steps.append(len(work)), capture_mixed=lambda: steps.append(0) or iter([None]))
-    for _ in rehearsal.captures(runner):
+    for _ in warmup.warm_up_graphs(runner):
         pass
     first, later = (part[::2] for part in (steps[: steps.index(0)], steps[steps.index(0) + 1 :]))
     assert first == [1, 2, 4, 8, 16, 32, 64, 128, 256] and later == [96, 160, 192, 224]

@@ -22,12 +22,19 @@ from part_models import RMS, LawRig, PartsRig, attention, model
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.models import decoder
-from sgl.runtime.models.expert_places import ExpertPlaces
-from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.host_experts import Rooms
-from sgl.runtime.models.spec import Experts, Gated, Layer, Norms, Plain, Router
+from sgl.runtime.models.placement.expert_offload_plan import ExpertOffloadPlan
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
+from sgl.runtime.models.gpu.offloaded_experts import OffloadBuffers
+from sgl.runtime.models.spec.model_spec import (
+    ExpertsSpec,
+    GatedFFNSpec,
+    LayerSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    RouterSpec,
+)
 
 STEPS = [((1, 9, 0, 0), False), ((0, 1, 0, 1), True)]  # of more rows than are gathered, and of few
 CPU = torch.device("cpu")
@@ -46,13 +53,13 @@ def test_what_is_chosen_is_brought(rows: int, experts: int, size: tuple[int, ...
 
 
 def mixtures(inner: int = 24, bias: bool = False) -> Any:
-    shared = Gated(16)
-    kinds = [Experts(5, 2, Gated(inner, bias=bias), Router(normalise=True)), Experts(5, 2, Gated(inner, bias=bias), Router(), shared=shared, switched=True)]
-    return model(*[Layer(Norms.pre(RMS), attention(), each) for each in (*kinds, Gated(20), kinds[0])])
+    shared = GatedFFNSpec(16)
+    kinds = [ExpertsSpec(5, 2, GatedFFNSpec(inner, bias=bias), RouterSpec(normalise=True)), ExpertsSpec(5, 2, GatedFFNSpec(inner, bias=bias), RouterSpec(), shared=shared, switched=True)]
+    return model(*[LayerSpec(LayerNorms.pre(RMS), attention(), each) for each in (*kinds, GatedFFNSpec(20), kinds[0])])
 
 
-def settled(rig: Any, budget: int, free: int = 2**40) -> ExpertPlaces:
-    places = rig.model.expert_places = ExpertPlaces(CPU, budget, lambda: free)
+def settled(rig: Any, budget: int, free: int = 2**40) -> ExpertOffloadPlan:
+    places = rig.model.expert_places = ExpertOffloadPlan(CPU, budget, lambda: free)
     for block in rig.model.layers:
         places.settle(block, rig.model.dtype)
     vars(rig.model).pop("course", None)
@@ -80,14 +87,14 @@ def test_logits_are_those_of_experts_on_the_device(budget: int, bias: bool) -> N
     assert 0 < places.brought() <= gone * size * len(STEPS) and places.brought() % (size // 5) == 0
 
 
-def _large(part: ExpertsPart) -> list[torch.Tensor]:
+def _large(part: ReferenceExperts) -> list[torch.Tensor]:
     return [product.weight for expert in part.experts for product in (expert.gate_up, expert.down)]
 
 
 def test_only_what_is_chosen_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = plain(mixtures())
     places, seen = settled(rig, 0), []
-    for layer in rig.model.course.layers:
+    for layer in rig.model.execution_plan.layers:
         if layer.experts is not None:
             part = layer.experts.part
             monkeypatch.setattr(part.host, "bring", lambda stacks, experts, slots, bring=part.host.bring: (seen.append(experts.unique()), bring(stacks, experts, slots))[1])
@@ -98,16 +105,16 @@ def test_only_what_is_chosen_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_by_the_kernels_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.kernels import one_row
+    from sgl.runtime.kernels.gemv import gemv
 
     rigs = [plain(mixtures()) for _ in range(2)]
     settled(rigs[1], 0)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
     assert checks.errors(*rigs, checks.SINGLE[:1]) == [0.0]
 
 
 def test_experts_in_few_bits() -> None:
-    spec = model(*[Layer(Norms.pre(RMS), attention(), Experts(3, 2, Gated(32, bias=bias), Router(normalise=True))) for bias in (True, False)])
+    spec = model(*[LayerSpec(LayerNorms.pre(RMS), attention(), ExpertsSpec(3, 2, GatedFFNSpec(32, bias=bias), RouterSpec(normalise=True))) for bias in (True, False)])
     rigs = []
     for _ in range(2):
         rig = plain(spec, torch.bfloat16)
@@ -125,21 +132,21 @@ def test_weights_that_come_again_take_the_place_of_those_before() -> None:
     places = settled(rig, 0)
     before = places.told()
     for block in rig.model.layers:
-        if isinstance(block.ffn, ExpertsPart):
+        if isinstance(block.ffn, ReferenceExperts):
             for expert in block.ffn.experts:
                 expert.gate_up.weight, expert.down.weight = expert.gate_up.weight * 2, expert.down.weight.clone()
         places.settle(block, torch.float32)
     assert places.told() == before
     twin = plain(mixtures())
     for block in twin.model.layers:
-        if isinstance(block.ffn, ExpertsPart):
+        if isinstance(block.ffn, ReferenceExperts):
             for expert in block.ffn.experts:
                 expert.gate_up.weight = expert.gate_up.weight * 2
     assert checks.errors(twin, rig, STEPS[:1]) == [0.0]
 
 
 def test_rooms_are_shared_by_layers_of_one_size() -> None:
-    rooms, like = Rooms(CPU), torch.ones(3, 4, dtype=torch.bfloat16)
+    rooms, like = OffloadBuffers(CPU), torch.ones(3, 4, dtype=torch.bfloat16)
     assert rooms.like("down", like) is rooms.like("down", like.clone()) and rooms.bytes == like.nbytes
     assert rooms.like("gate_up", like) is not rooms.like("down", like) and not rooms.like("down", like).any()
 
@@ -147,7 +154,7 @@ def test_rooms_are_shared_by_layers_of_one_size() -> None:
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ConfigError, match=r"layer 0 take 0.00 GB of main memory, where 0.00 GB are free"):
         settled(plain(mixtures()), 0, free=7)
-    strange = model(Layer(Norms.pre(RMS), attention(), Experts(4, 2, Plain(24, "relu"), Router())))
+    strange = model(LayerSpec(LayerNorms.pre(RMS), attention(), ExpertsSpec(4, 2, PlainFFNSpec(24, "relu"), RouterSpec())))
     with pytest.raises(ConfigError, match=r"torch computes layer 0 \(experts without a gate"):
         settled(plain(strange), 0)
 

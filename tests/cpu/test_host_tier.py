@@ -16,8 +16,8 @@ from test_engine import prompt
 from test_engine_machine import EngineMachine
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.cache.host_pages import HostPages
-from sgl.runtime.cache.kv import PAD_SLOT, KVPool
+from sgl.runtime.cache.host_kv_pages import HostKVPages
+from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
 
 TOKEN = 3 * 2 * 2 * 16 * 4  # bytes of the tiny model's keys and values
@@ -36,7 +36,7 @@ def test_pages_come_back_bit_by_bit_to_wherever_they_are_wanted(dtype, page_size
     for stored in (pool.k, pool.v):
         stored.view(torch.uint8).random_(0, 255)
     before = [stored.view(torch.uint8).clone() for stored in (pool.k, pool.v)]
-    copies = HostPages(pool, page_size, 30, staging)
+    copies = HostKVPages(pool, page_size, 30, staging)
     rng = np.random.default_rng(0)
     pages, places, others = (rng.permutation(np.arange(1, 30, dtype=np.int32))[:20] for _ in range(3))
     copies.save(pages, places)
@@ -53,7 +53,7 @@ def test_pages_come_back_bit_by_bit_to_wherever_they_are_wanted(dtype, page_size
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
 def test_freed_places_are_poisoned(dtype):
     pool = KVPool(2, 20, 2, 4, dtype)
-    copies = HostPages(pool, 1, 20)
+    copies = HostKVPages(pool, 1, 20)
     numbers = np.arange(1, 9, dtype=np.int32)
     copies.save(numbers, numbers)
     copies.fill_nan(numbers[:4])

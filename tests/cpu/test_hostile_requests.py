@@ -13,7 +13,7 @@ from hostile_requests import hostile
 
 from sgl.grammars import GrammarError
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.loop.core import STEP_WORK
+from sgl.runtime.loop.engine_core import STEP_WORK
 
 TOGETHER, PLAIN = 12, 2
 OVER = 300_000  # steps that one thing may take once it has begun: the threads of a state are sorted at once

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, resolve_model
-from sgl.runtime.loading.choosing import chosen_gguf
-from sgl.runtime.loading.hub import HubId
+from sgl.runtime.loading.model_files.choose_weight_files import chosen_gguf
+from sgl.runtime.loading.model_files.hub_download import HubModelId
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_a_download_that_broke_off_goes_on(hub: FileServer) -> None:
 def test_revisions_are_kept_apart(hub: FileServer) -> None:
     resolve_model("acme/tiny@v1.0")
     assert any("/revision/v1.0" in line for line in hub.asked)
-    assert HubId.of("acme/tiny@refs/pr/1:Q4_K_M") == ("acme/tiny", "refs/pr/1", "Q4_K_M")
-    assert HubId.of("acme/tiny@") is None and HubId.of("acme/tiny:") is None and HubId.of("a/b/c") is None
+    assert HubModelId.of("acme/tiny@refs/pr/1:Q4_K_M") == ("acme/tiny", "refs/pr/1", "Q4_K_M")
+    assert HubModelId.of("acme/tiny@") is None and HubModelId.of("acme/tiny:") is None and HubModelId.of("a/b/c") is None
 
 
 def test_pickles_are_fetched_only_when_asked_for(hub: FileServer) -> None:

@@ -22,15 +22,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from gguf_writer import random_blocks
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.executors import Ran, executors, expected
+from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors, expected_executors
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear, transform_for
-from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold
-from sgl.runtime.quantization.int4 import blocked, in_int4, packed, suits, unpacked
+from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight, DoubleQuantized
+from sgl.runtime.quantization.cpu_int4_linear import blocked, int4_linear, packed, supports, unpacked
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
-from sgl.runtime.quantization.rounding import hqq, nearest, symmetric
+from sgl.runtime.quantization.weight_rounding import hqq, nearest, symmetric
 from sgl.runtime.text.tokenizer import Tokenizer
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
@@ -40,28 +40,28 @@ ONCE_ROUNDED = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MAIL = "<|user|>I am Anna Weber. We would like a room in Lisbon on March 3rd for 2 guests.<|end|><|assistant|>"
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
-WAYS = range(cpu.kernels.INT4 + 1) if cpu.kernels else ()
-needs_product = pytest.mark.skipif(not cpu.kernels or not cpu.kernels.INT4, reason="needs the compiled kernels and AVX2")
+WAYS = range(cpu_kernels.kernels.INT4 + 1) if cpu_kernels.kernels else ()
+needs_product = pytest.mark.skipif(not cpu_kernels.kernels or not cpu_kernels.kernels.INT4, reason="needs the compiled kernels and AVX2")
 
 
 @pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    cpu.set_threads(request.param)
+    cpu_kernels.set_threads(request.param)
     yield
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 @pytest.fixture
 def best_way() -> Iterator[None]:
     yield
-    cpu.kernels.set_int4_way(cpu.kernels.INT4)
+    cpu_kernels.kernels.set_int4_way(cpu_kernels.kernels.INT4)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def drawn(seed: int) -> Grouped:
+def drawn(seed: int) -> QuantizedWeight:
     """Any form that the product takes: every optional part is there or not, the last group is often shorter."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     outputs, group = rng.choice([1, 5, 32, 33, 70, 100]), rng.choice([16, 32, 48, 64, 96, 128, 256, 9999])
@@ -72,7 +72,7 @@ def drawn(seed: int) -> Grouped:
     zeros = [0.0, levels / 2, 7.5, torch.randint(0, levels, shape, generator=generator, dtype=torch.uint8), levels * torch.rand(shape, generator=generator)]
     zeros.append(zeros[-1].half())
     fine_scale, fine_offset = (twofold(shape, rng.choice([1, 2, 8]), generator) if rng.random() < 0.3 else None for _ in range(2))
-    weight = Grouped(
+    weight = QuantizedWeight(
         torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
         group, levels,
@@ -86,12 +86,12 @@ def drawn(seed: int) -> Grouped:
     return replace(weight, **fine | ({} if fine_offset is None else {"offset": fine_offset.numbers(), "fine_offset": fine_offset}))
 
 
-def twofold(shape: tuple[int, int], each: int, generator: torch.Generator) -> Twofold:
+def twofold(shape: tuple[int, int], each: int, generator: torch.Generator) -> DoubleQuantized:
     inner = torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
-    return Twofold(inner, torch.randn(shape[0], -(-shape[1] // each), generator=generator).half() / 64, each)
+    return DoubleQuantized(inner, torch.randn(shape[0], -(-shape[1] // each), generator=generator).half() / 64, each)
 
 
-def as_multiplied(x: Tensor, weight: Grouped) -> Tensor:
+def as_multiplied(x: Tensor, weight: QuantizedWeight) -> Tensor:
     """float64: x [T, in] rounded to 8 bits in each chunk of the weight's columns."""
     inputs, group = weight.shape[1], weight.group
     chunk = 64 if group >= inputs else next(size for size in (64, 32, 16) if group % size == 0)
@@ -103,7 +103,7 @@ def as_multiplied(x: Tensor, weight: Grouped) -> Tensor:
     return rounded if weight.order is None else torch.empty_like(rounded).index_copy_(1, weight.order, rounded)
 
 
-def terms(weight: Grouped) -> Tensor:
+def terms(weight: QuantizedWeight) -> Tensor:
     """The sizes of what each number of the dense weight is the sum of."""
     zero = weight.zero.float() if isinstance(weight.zero, Tensor) else torch.tensor(weight.zero).expand(weight.scale.shape)
     codes = torch.arange(float(weight.levels)) if weight.table is None else weight.table
@@ -119,7 +119,7 @@ def terms(weight: Grouped) -> Tensor:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: int, dtype: torch.dtype, threads: None, best_way: None) -> None:
     weight = drawn(seed)
-    assert suits(weight) is None
+    assert supports(weight) is None
     outputs, inputs = weight.shape
     bias = normal(outputs, seed=seed).to(dtype) if seed % 2 else None
     x = (normal(30, inputs, seed=seed + 1) * torch.logspace(-3, 3, 30)[:, None]).to(dtype)
@@ -130,7 +130,7 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: in
     slack = 1e-6 * given.abs() @ terms(weight).double().T + ONCE_ROUNDED[dtype] * expected.abs()
     found = {}
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         found[way] = layer(x), layer.added_to(residual.clone(), x)
     assert found[0][0].dtype == dtype and bool(((found[0][0].double() - expected).abs() <= slack).all())
     torch.testing.assert_close(found[0][1].double(), expected + residual.double(), rtol=2 * ONCE_ROUNDED[dtype], atol=float(slack.max()) + 1e-5)
@@ -142,12 +142,12 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: in
 @pytest.mark.parametrize("inputs, group", [(100, 64), (130, 48), (7, 16), (520, 9999)])
 def test_every_way_rounds_activations_alike(inputs: int, group: int, dtype: torch.dtype, best_way: None) -> None:
     """Weights that are ones and zeros show them; numbers that are not finite stay in their row and are loud there."""
-    weight = Grouped(torch.eye(inputs, dtype=torch.uint8), torch.ones(inputs, -(-inputs // group)), group)
+    weight = QuantizedWeight(torch.eye(inputs, dtype=torch.uint8), torch.ones(inputs, -(-inputs // group)), group)
     x = (normal(9, inputs) * torch.logspace(-30, 30, 9)[:, None]).to(dtype)
     x[3], x[5, 2], x[6, 4] = 0, torch.nan, torch.inf
     found = []
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         found.append(blocked(weight, None, dtype)(x))
     assert all(torch.equal(one.nan_to_num(7), found[0].nan_to_num(7)) for one in found)
     assert found[0][5:7].isnan().any(1).all() and found[0][[0, 1, 2, 3, 4, 7, 8]].isfinite().all()
@@ -171,7 +171,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, dtype: torch.dtype,
     weight = drawn(seed)
     layer, x = blocked(weight, None, dtype), normal(203, weight.shape[1], seed=seed).to(dtype)
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         alone = torch.cat([layer(row[None]) for row in x])
         rng = np.random.default_rng(0)
         for size in (2, 3, 5, 6, 7, 11, 12, 13, 40, 97, 203):
@@ -189,7 +189,7 @@ def test_numbers_that_are_products_of_two_have_the_bits_of_these_products(kind: 
     assert weight.fine_scale is not None and torch.equal(weight.fine_scale.numbers(), weight.scale)
     layer, other = blocked(weight, None, dtype), blocked(plain, None, dtype)
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         assert torch.equal(layer(x), other(x))
     bits = {"Q2_K": 5.125, "Q3_K": 4.5625, "Q4_K": 4.625, "Q5_K": 8.625, "Q6_K": 8.5625, "IQ4_XS": 4.3125}[kind]
     assert layer.weight.nbytes * 8 == bits * 96 * 768
@@ -201,9 +201,9 @@ def test_the_largest_codes_and_states_add_up_exactly(best_way: None) -> None:
     x = torch.tensor([1.0, -1.0])[:, None].expand(2, 64)
     for levels in (16, 256):
         codes = torch.tensor([0, levels - 1, levels // 2, 1], dtype=torch.uint8)[:, None].expand(4, 64).contiguous()
-        layer = blocked(Grouped(codes, torch.ones(4, 1), 64, levels), None, torch.float32)
+        layer = blocked(QuantizedWeight(codes, torch.ones(4, 1), 64, levels), None, torch.float32)
         for way in WAYS:
-            cpu.kernels.set_int4_way(way)
+            cpu_kernels.kernels.set_int4_way(way)
             assert torch.equal(layer(x), x.sum(1, keepdim=True) * codes[:, 0].float())
 
 
@@ -238,9 +238,9 @@ def test_codes_come_back_out_of_their_pairs() -> None:
 ])  # fmt: skip
 def test_what_the_product_does_not_take_is_said_and_runs_by_torch(change: dict[str, object], message: str) -> None:
     parts = {"codes": torch.randint(0, 16, (4, 64), dtype=torch.uint8), "scale": torch.ones(4, 1), "group": 64} | change
-    weight = Grouped(**parts)
-    assert message in str(suits(weight))
-    assert isinstance(in_int4(weight, None, torch.float32), GroupedLinear)
+    weight = QuantizedWeight(**parts)
+    assert message in str(supports(weight))
+    assert isinstance(int4_linear(weight, None, torch.float32), GroupedLinear)
     with pytest.raises(ValueError, match=message):
         Int4BlockedLinear(weight, None, torch.float32)
 
@@ -266,7 +266,7 @@ def test_what_is_kept_of_a_file_is_no_more_than_its_scales_need(kind: str, bits:
 
 @pytest.mark.parametrize("weights", ["int4", "int4_hqq", "mxfp4", "nvfp4"])
 def test_layers_become_int4_and_the_head_int8(weights: str) -> None:
-    if not cpu.kernels or not cpu.kernels.VNNI:
+    if not cpu_kernels.kernels or not cpu_kernels.kernels.VNNI:
         pytest.skip("no compiled products here")
     transform = transform_for(weights, False, CPU)
     assert transform is not None
@@ -288,24 +288,24 @@ def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dt
 
 @needs_product
 def test_where_only_these_products_are_compiled_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)  # as without AVX-512
+    monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)  # as without AVX-512
     model = load_model(NANO, torch.float32, transform=transform_for("int4", False, CPU))
-    assert executors(model) == expected(model, CPU, "int4") == [Ran("compiled", None)] * 8
-    assert expected(model, CPU) == [Ran("torch", None)] * 8
+    assert executors(model) == expected_executors(model, CPU, "int4") == [LayerExecutorChoice("compiled", None)] * 8
+    assert expected_executors(model, CPU) == [LayerExecutorChoice("torch", None)] * 8
 
 
 def turned_around(name: str, layer: Linear) -> Linear:
     """As int4, but that the inputs are in an order of their own, which the step has to follow too."""
     order = torch.randperm(layer.weight.shape[1], generator=torch.Generator().manual_seed(0))
     rounded = nearest(layer.weight[:, order])
-    weight = Grouped(rounded.codes, rounded.scale, rounded.group, zero=rounded.zero, order=order)
-    return in_int4(weight, layer.bias, layer.weight.dtype)
+    weight = QuantizedWeight(rounded.codes, rounded.scale, rounded.group, zero=rounded.zero, order=order)
+    return int4_linear(weight, layer.bias, layer.weight.dtype)
 
 
 @pytest.mark.parametrize("kernels, weights", [(True, "int4"), (True, "int4_hqq"), (True, "mxfp4"), (True, "nvfp4"), (False, "int4"), (False, "nvfp4")])
 def test_the_bundled_model_says_nearly_the_same(weights: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernels:
-        monkeypatch.setattr(cpu, "kernels", None)
+        monkeypatch.setattr(cpu_kernels, "kernels", None)
     plain, other = Rig(NANO, torch.float32), Rig(NANO, torch.float32)
     other.model = load_model(NANO, torch.float32, transform=transform_for(weights, False, CPU))
     tokens = Tokenizer.load(NANO).encode(MAIL, special_prefix=True).tolist()

@@ -17,11 +17,17 @@ from rig import Rig, Row
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization import Int8BlockedLinear, Int8GroupedLinear, Int8Linear, int8, transform_for
-from sgl.runtime.quantization.deterministic import FixedRowsLinear
+from sgl.runtime.quantization import (
+    Int8BlockedLinear,
+    Int8GroupedLinear,
+    Int8Linear,
+    cpu_int8_linear,
+    transform_for,
+)
+from sgl.runtime.quantization.deterministic_linear import FixedBatchLinear
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
 CPU = torch.device("cpu")
@@ -30,15 +36,15 @@ ROUNDING = {torch.float32: 4e-3, torch.bfloat16: 2e-2}  # of a sum; in float32 w
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 
 
-compiled = cpu.kernels is not None and bool(cpu.kernels.INT4)
-by_pairs = cpu.kernels is not None and bool(cpu.kernels.VNNI)
+compiled = cpu_kernels.kernels is not None and bool(cpu_kernels.kernels.INT4)
+by_pairs = cpu_kernels.kernels is not None and bool(cpu_kernels.kernels.VNNI)
 
 
 @pytest.fixture(params=["compiled", "torch"])
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which product the layers get."""
     if request.param == "torch":
-        monkeypatch.setattr(cpu, "kernels", None)
+        monkeypatch.setattr(cpu_kernels, "kernels", None)
     elif not compiled:
         pytest.skip("no compiled product of int8 weights here: it needs a C compiler and AVX2")
     return str(request.param)
@@ -49,7 +55,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def restored(weight: torch.Tensor) -> torch.Tensor:
-    stored, scale = int8.quantize_weight(weight)
+    stored, scale = cpu_int8_linear.quantize_weight(weight)
     return stored.double() * scale.double()[:, None]
 
 
@@ -58,10 +64,10 @@ def restored(weight: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_weight_in_int8_is_within_half_a_step(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "PART", 200)  # several parts, the last one smaller
+    monkeypatch.setattr(cpu_int8_linear, "PART", 200)  # several parts, the last one smaller
     weight = (random(24, 40) * torch.logspace(-2, 2, 24)[:, None]).to(dtype)
     weight[3] = 0
-    stored, scale = int8.quantize_weight(weight)
+    stored, scale = cpu_int8_linear.quantize_weight(weight)
     assert stored.dtype == torch.int8 and scale.dtype == torch.float32 and stored.min() >= -127
     assert bool(((stored.float() * scale[:, None] - weight.float()).abs() <= scale[:, None] * 0.501).all())
     assert torch.equal(scale.bfloat16().float(), scale) and bool((stored.abs().amax(1)[:3] >= 126).all())
@@ -77,11 +83,11 @@ def test_a_weight_in_int8_is_within_half_a_step(dtype: torch.dtype, monkeypatch:
 def test_the_product_is_that_of_the_restored_numbers(
     outputs: int, inputs: int, biased: bool, dtype: torch.dtype, product: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "PART", 32 * inputs)
+    monkeypatch.setattr(cpu_int8_linear, "PART", 32 * inputs)
     weight, bias = random(outputs, inputs).to(dtype), random(outputs, seed=1).to(dtype) if biased else None
     x = (random(40, inputs, seed=2) * torch.logspace(-3, 3, 40)[:, None]).to(dtype)
     x[7] = 0
-    layer = int8.in_int8(Linear(weight, bias))
+    layer = cpu_int8_linear.int8_linear(Linear(weight, bias))
     assert (type(layer) is Int8GroupedLinear) == (product == "compiled")
     expected = F.linear(x.double(), restored(weight), None if bias is None else bias.double())
     size = x.double().norm(dim=1, keepdim=True) * restored(weight).norm(dim=1) + 1e-6
@@ -95,7 +101,7 @@ def test_the_product_is_that_of_the_restored_numbers(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_it_adds_to_the_residual(rows: int, dtype: torch.dtype, product: str) -> None:
-    layer = int8.in_int8(Linear(random(64, 32).to(dtype)))
+    layer = cpu_int8_linear.int8_linear(Linear(random(64, 32).to(dtype)))
     x, residual = random(rows, 32, seed=1).to(dtype), random(rows, 64, seed=2).to(dtype)
     expected = residual.float() + layer(x).float()
     torch.testing.assert_close(layer.added_to(residual, x).float(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
@@ -119,7 +125,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(
 
 
 def test_nan_stays_loud(product: str) -> None:
-    layer, x = int8.in_int8(Linear(random(16, 32))), random(3, 32, seed=1)
+    layer, x = cpu_int8_linear.int8_linear(Linear(random(16, 32))), random(3, 32, seed=1)
     x[1, 5] = float("nan")
     found = layer(x)
     assert bool(found[1].isnan().all()) and bool(found[0].isfinite().all())
@@ -132,7 +138,7 @@ def in_a_new_thread(run: Callable[[], object]) -> None:
 
 
 def test_a_thread_may_begin_with_no_rows(product: str) -> None:
-    layer, found = int8.in_int8(Linear(random(16, 32))), []
+    layer, found = cpu_int8_linear.int8_linear(Linear(random(16, 32))), []
     in_a_new_thread(lambda: found.append(layer(torch.empty(0, 32))))
     assert found[0].shape == (0, 16)
 
@@ -140,7 +146,7 @@ def test_a_thread_may_begin_with_no_rows(product: str) -> None:
 @alone
 @pytest.mark.skipif(not compiled, reason="the compiled product keeps memory by thread")
 def test_a_thread_that_ends_gives_its_memory_back() -> None:
-    layer, x = int8.in_int8(Linear(random(32, 4096))), torch.ones(2048, 4096)
+    layer, x = cpu_int8_linear.int8_linear(Linear(random(32, 4096))), torch.ones(2048, 4096)
 
     def resident() -> int:
         ctypes.CDLL(None).malloc_trim(0)  # the allocator keeps what was freed, an arena for each thread
@@ -159,7 +165,7 @@ def test_a_thread_that_ends_gives_its_memory_back() -> None:
 def test_every_projection_becomes_int8(product: str) -> None:
     plain, fixed = (transform_for("int8", deterministic, CPU) for deterministic in (False, True))
     assert plain is not None and fixed is not None
-    kinds = (Int8GroupedLinear, Int8GroupedLinear) if product == "compiled" else (Int8Linear, FixedRowsLinear)
+    kinds = (Int8GroupedLinear, Int8GroupedLinear) if product == "compiled" else (Int8Linear, FixedBatchLinear)
     for name in ("qkv", "output", "gate_up", "down", "head"):
         given = [transform(name, Linear(random(8, 16))) for transform in (plain, fixed)]
         assert tuple(map(type, given)) == kinds
@@ -171,7 +177,7 @@ def test_every_projection_becomes_int8(product: str) -> None:
 def test_the_product_that_rounds_to_15_bits_says_the_same(inputs: int, dtype: torch.dtype) -> None:
     """Of int8 weights that a checkpoint holds; a row's bits are the same alone."""
     weight, x = random(100, inputs).to(dtype), random(30, inputs, seed=1).to(dtype)
-    stored, scale = int8.quantize_weight(weight)
+    stored, scale = cpu_int8_linear.quantize_weight(weight)
     found, expected = (kind(stored, scale, None, dtype)(x) for kind in (Int8BlockedLinear, Int8Linear))
     torch.testing.assert_close(found, expected, rtol=2e-4 if dtype == torch.float32 else 2e-2, atol={torch.float32: 0.03, torch.bfloat16: 0.5}[dtype])
     layer = Int8BlockedLinear(stored, scale, None, dtype)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from sgl.runtime.quantization.few_bits import FEW_ROWS, FewBitsLinear, Int8RowsLinear
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.readers.readers import Readers
-from sgl.runtime.quantization.rounding import eight_bits
+from sgl.runtime.quantization.gpu_quantized_linear import FEW_ROWS, GpuQuantizedLinear, Int8ActivationLinear
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.readers.weight_readers import WeightReaders
+from sgl.runtime.quantization.weight_rounding import round_to_int8
 
 
 def defined(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,10 +23,10 @@ def defined(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
 
 
-def weight(outputs: int, inputs: int, rounds_rows: bool = True) -> Grouped:
+def weight(outputs: int, inputs: int, rounds_rows: bool = True) -> QuantizedWeight:
     from dataclasses import replace
 
-    found = eight_bits(torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)))
+    found = round_to_int8(torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)))
     return replace(found, rounds_rows=rounds_rows)
 
 
@@ -36,7 +36,7 @@ def rows(count: int, inputs: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rows_become_int8_to_the_bit(dtype: torch.dtype) -> None:
-    from sgl.runtime.kernels.quantize import quantize_rows
+    from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
 
     x = rows(5, 100).to(dtype)
     x[1] = 0
@@ -48,7 +48,7 @@ def test_rows_become_int8_to_the_bit(dtype: torch.dtype) -> None:
 
 def test_many_rows_are_rounded_and_few_are_not() -> None:
     grouped = weight(72, 208)
-    layer = Int8RowsLinear(grouped, torch.randn(72).bfloat16(), torch.bfloat16)
+    layer = Int8ActivationLinear(grouped, torch.randn(72).bfloat16(), torch.bfloat16)
     assert layer.bias is not None and layer.packed.outer is not None
     x = rows(FEW_ROWS + 3, 208).clamp(-100, 100).bfloat16()
     x8, scale = defined(x)
@@ -64,10 +64,10 @@ def test_which_weights_it_takes() -> None:
     from dataclasses import replace
 
     taken = weight(16, 64)
-    assert Int8RowsLinear.suits(taken) and Int8RowsLinear.folds and issubclass(Int8RowsLinear, FewBitsLinear)
-    assert not Int8RowsLinear.suits(weight(16, 40))
-    assert not Int8RowsLinear.suits(replace(taken, zero=taken.scale * 0 + 3))
-    assert not Int8RowsLinear.suits(replace(taken, group=32, scale=taken.scale.expand(16, 2)))
+    assert Int8ActivationLinear.supports(taken) and Int8ActivationLinear.folds and issubclass(Int8ActivationLinear, GpuQuantizedLinear)
+    assert not Int8ActivationLinear.supports(weight(16, 40))
+    assert not Int8ActivationLinear.supports(replace(taken, zero=taken.scale * 0 + 3))
+    assert not Int8ActivationLinear.supports(replace(taken, group=32, scale=taken.scale.expand(16, 2)))
 
 
 @pytest.mark.parametrize("rounds", [True, False])
@@ -76,10 +76,10 @@ def test_a_checkpoint_says_so(rounds: bool, tmp_path: Path) -> None:
     if rounds:
         group["input_activations"] = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
     asked = {"quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed", "config_groups": {"group_0": group}}
-    readers = Readers.of(json.loads(json.dumps(asked)), str(write_checkpoint(tmp_path)))
-    from sgl.runtime.quantization.readers.claim import Sibling
+    readers = WeightReaders.of(json.loads(json.dumps(asked)), str(write_checkpoint(tmp_path)))
+    from sgl.runtime.quantization.readers.reader_match import TensorHeader
 
-    claim = readers.claim("a", {"weight": Sibling("I8", (32, 64)), "weight_scale": Sibling("F32", (32, 1))})
+    claim = readers.claim("a", {"weight": TensorHeader("I8", (32, 64)), "weight_scale": TensorHeader("F32", (32, 1))})
     assert claim is not None
     read = claim.read({"weight": torch.zeros(32, 64, dtype=torch.int8), "weight_scale": torch.ones(32, 1)})
     assert read.rounds_rows is rounds and ("activations" in claim.format) is rounds

@@ -18,27 +18,27 @@ from rig import Rig, Row
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.attention import AttentionLayout, LayerAttention
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import FP8, Scales, restore, saturate
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import FP8, KVScaleFactors, restore, saturate
 
-compiled = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+compiled = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 DTYPES = [torch.float32, torch.bfloat16]
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-WAYS = range(cpu.kernels.E4M3 + 1) if cpu.kernels else []
+WAYS = range(cpu_kernels.kernels.E4M3 + 1) if cpu_kernels.kernels else []
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    cpu.kernels.set_e4m3_way(request.param)
+    cpu_kernels.kernels.set_e4m3_way(request.param)
     yield
-    cpu.kernels.set_e4m3_way(cpu.kernels.E4M3)
+    cpu_kernels.kernels.set_e4m3_way(cpu_kernels.kernels.E4M3)
 
 
-def stored(x: torch.Tensor, scales: Scales) -> torch.Tensor:
+def stored(x: torch.Tensor, scales: KVScaleFactors) -> torch.Tensor:
     """uint8 [2, rows, width]: what the kernel keeps of the keys x, and of the values x."""
     pool, slots = torch.zeros(2, *x.shape, dtype=torch.uint8), torch.arange(len(x))
-    cpu.kernels.store(
-        cpu.KINDS[x.dtype], x.data_ptr(), x.stride(0), x.data_ptr(), x.stride(0), slots.data_ptr(), pool[0].data_ptr(), pool[1].data_ptr(), *x.shape, True, *scales
+    cpu_kernels.kernels.store(
+        cpu_kernels.KINDS[x.dtype], x.data_ptr(), x.stride(0), x.data_ptr(), x.stride(0), slots.data_ptr(), pool[0].data_ptr(), pool[1].data_ptr(), *x.shape, True, *scales
     )
     return pool
 
@@ -52,7 +52,7 @@ def test_what_is_stored_are_the_bytes_of_torch(dtype: torch.dtype) -> None:
     ties = ((numbers[1:] + numbers[:-1]) / 2).view(torch.int32)
     bits = halves if dtype == torch.bfloat16 else torch.cat([halves, *(ties + more for more in (-1, 0, 1)), torch.arange(-(2**31), 2**31 - 1, 9973).int()])
     x = bits[: len(bits) // 64 * 64].view(torch.float32).to(dtype).view(-1, 64)
-    scales = Scales(1.0, 0.37)
+    scales = KVScaleFactors(1.0, 0.37)
     for found, scale in zip(stored(x, scales), scales, strict=True):
         expected = saturate(x, scale)
         assert torch.equal(found.view(FP8).float().nan_to_num(1e9), expected.float().nan_to_num(1e9))
@@ -131,14 +131,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("eight"), tokenizer=True)
 
 
-@pytest.mark.skipif(not cpu.kernels or not cpu.kernels.AVX512, reason="needs the compiled step")
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if cpu.can_multiply(dtype, torch.device("cpu"))])
+@pytest.mark.skipif(not cpu_kernels.kernels or not cpu_kernels.kernels.AVX512, reason="needs the compiled step")
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if cpu_kernels.can_multiply(dtype, torch.device("cpu"))])
 def test_the_compiled_step_has_the_bits_of_its_layers(folder: Path, dtype: torch.dtype) -> None:
     found = []
     for by_step in (True, False):
         rig = Rig(folder, dtype, kept=FP8)
         layout = rig.model.config.attention
-        layout.scale(rig.pool, [Scales(0.5 + layer, 2.0 - layer / 2) for layer in range(len(layout.layers))])
+        layout.scale(rig.pool, [KVScaleFactors(0.5 + layer, 2.0 - layer / 2) for layer in range(len(layout.layers))])
         assert rig.model.step is not None
         rig.model.step = rig.model.step if by_step else None
         rows = [Row(list(range(5, 45))) for _ in range(3)]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from sgl import grammars
-from sgl.grammars.automaton.meter import UNLIMITED
+from sgl.grammars.automaton.work_budget import UNLIMITED
 from sgl.grammars.errors import GrammarLimitError
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RequestAborted
-from sgl.runtime.loop import core
-from sgl.runtime.sequences import grammar_work
+from sgl.runtime.loop import engine_core
+from sgl.runtime.sequences import pending_grammar
 
 INTEGER = {"type": "integer"}
 PERSON = {"properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}}, "required": ["name", "age"]}
@@ -53,7 +53,7 @@ def texts(engine: Engine, **options: Any) -> list[tuple[Any, ...]]:
 def test_the_text_is_the_same(open_engine, monkeypatch, jump, options):
     found, late = [], []
     for work in (UNLIMITED, ALL_LATE, FEW_LATE):
-        monkeypatch.setattr(core, "STEP_WORK", work)
+        monkeypatch.setattr(engine_core, "STEP_WORK", work)
         engine = open_engine(jump_forward=jump)
         if work == UNLIMITED:
             engine._core._meter.hasty = False
@@ -65,7 +65,7 @@ def test_the_text_is_the_same(open_engine, monkeypatch, jump, options):
 
 def test_it_is_the_same_with_drafts_and_where_pages_are_scarce(open_engine, monkeypatch):
     expected = texts(open_engine(run_ahead=False))
-    monkeypatch.setattr(core, "STEP_WORK", ALL_LATE)
+    monkeypatch.setattr(engine_core, "STEP_WORK", ALL_LATE)
     drafting = open_engine(run_ahead=False, speculation="auto")
     assert texts(drafting) == texts(drafting) == expected
     crowded = open_engine(kv_tokens=80, max_running=9)
@@ -98,7 +98,7 @@ def began(engine: Engine, grammar: grammars.Grammar | None, **options: Any) -> A
 
 
 def test_the_others_go_on(open_engine, monkeypatch):
-    monkeypatch.setattr(core, "STEP_WORK", ALL_LATE)
+    monkeypatch.setattr(engine_core, "STEP_WORK", ALL_LATE)
     engine, gate = open_engine(), threading.Event()
     _, slow = began(engine, Slow(compiled(engine, "regex", "[0-9]{5,9}"), gate))
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_the_others_go_on(open_engine, monkeypatch):
 
 
 def test_who_waits_can_be_given_up_and_the_engine_closed(open_engine, monkeypatch):
-    monkeypatch.setattr(core, "STEP_WORK", ALL_LATE)
+    monkeypatch.setattr(engine_core, "STEP_WORK", ALL_LATE)
     engine, gate = open_engine(), threading.Event()
     sequence, slow = began(engine, Slow(compiled(engine, "regex", "[0-9]{5,9}"), gate))
     time.sleep(0.05)
@@ -123,8 +123,8 @@ def test_who_waits_can_be_given_up_and_the_engine_closed(open_engine, monkeypatc
 
 
 def test_work_of_a_text_is_bounded(open_engine, monkeypatch):
-    monkeypatch.setattr(core, "STEP_WORK", ALL_LATE)
-    monkeypatch.setattr(grammar_work, "MOST_WORK", 200_000)
+    monkeypatch.setattr(engine_core, "STEP_WORK", ALL_LATE)
+    monkeypatch.setattr(pending_grammar, "MOST_WORK", 200_000)
     engine = open_engine(jump_forward=False)
     hostile = compiled(engine, "regex", "([ab]{1,400}c?){100,900}")
     with pytest.raises(GrammarLimitError, match="steps of work in the middle of this text"):

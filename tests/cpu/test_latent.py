@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from latent_checks import MIXED, layer, layers, layout
 
 from sgl.runtime.attention import BackendUnavailable, LayerAttention, attention_backend
-from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.cache.kv_pool import KVPool
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import FP8
-from sgl.runtime.layers.headwise import FEW_ROWS, Headwise
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import FP8
+from sgl.runtime.layers.headwise_matmul import FEW_ROWS, HeadwiseMatmul
 
 SIZES = ((16, 8), (32, 32), (64, 32), (33, 7), (512, 64))
-NAMES = ["torch_native", *(["cpu"] if cpu.kernels else [])]
-needs_kernels = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+NAMES = ["torch_native", *(["cpu"] if cpu_kernels.kernels else [])]
+needs_kernels = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     yield
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -35,7 +35,7 @@ def threads() -> Iterator[None]:
 @given(found=layers(SIZES), work=works(), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
 def test_random_steps(name: str, page_size: int, found: list[LayerAttention], work: Work, seed: int) -> None:
-    cpu.set_threads(1 + seed % 3)
+    cpu_kernels.set_threads(1 + seed % 3)
     world = World(layout(*found), work, page_size=page_size, seed=seed, pages=400 if page_size == 1 else 60)
     world.check(world.backend(name), tolerance=1e-4)
     if name == "cpu":
@@ -53,7 +53,7 @@ def test_other_types(name: str, kept: torch.dtype | None, size: tuple[int, int])
 @needs_kernels
 @pytest.mark.parametrize("kept", [None, FP8])
 def test_without_avx512_torch_attends_prompts(kept: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu.kernels, "AVX512", 0)
+    monkeypatch.setattr(cpu_kernels.kernels, "AVX512", 0)
     world = World(layout(layer(5, 64, 32)), MIXED, kept=kept)
     backend = world.backend("cpu", dtype=torch.float32)
     assert "torch for prefills" in backend.reason
@@ -68,7 +68,7 @@ def test_long_contexts_are_cut_and_merged(dtype: torch.dtype, monkeypatch: pytes
     own = layer(18, 64, 32)
     found = []
     for threads in (1, 3):
-        cpu.set_threads(threads)
+        cpu_kernels.set_threads(threads)
         world = World(layout(own), work, dtype, pages=3000)
         world.check(world.backend("cpu"), tolerance=2e-5 if dtype == torch.float32 else 0.03)
         backend = world.backend("cpu")
@@ -99,14 +99,14 @@ def test_bits_of_a_token_are_those_of_it_alone() -> None:
 @pytest.mark.parametrize("size", [(16, 12), (70, 96), (128, 512), (512, 128), (40, 544)])
 def test_products_by_head(size: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, outputs = size
-    product = Headwise((torch.randn(3, inputs, outputs) * inputs**-0.5).to(dtype))
+    product = HeadwiseMatmul((torch.randn(3, inputs, outputs) * inputs**-0.5).to(dtype))
     rows = torch.randn(FEW_ROWS + 3, 3, inputs + 5).to(dtype)[..., 2 : 2 + inputs]
     expected = torch.einsum("thi,hio->tho", rows.double(), product.weight.double())
     for count in (0, 1, 3, 4, FEW_ROWS, FEW_ROWS + 3):
         found = product(rows[:count])
         assert found.is_contiguous() and found.dtype == dtype
         torch.testing.assert_close(found.double(), expected[:count], atol=1e-5 if dtype == torch.float32 else 0.03, rtol=1e-2)
-    monkeypatch.setattr(cpu, "most_numbers", float("inf"))
+    monkeypatch.setattr(cpu_kernels, "most_numbers", float("inf"))
     whole = product(rows)
     assert all(torch.equal(product(rows[start:stop]), whole[start:stop]) for start, stop in ((0, 1), (1, 4), (2, 19), (18, 19)))
 

@@ -17,16 +17,16 @@ from test_scheduler_random import Mix
 from test_states_programs import soak, unlogged
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.calibration.quantize import quantize
+from sgl.runtime.calibration.quantize_checkpoint import quantize
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading import describe
 
 __all__ = ["unlogged"]
 
 Make = Callable[..., Engine]
 ROW = 32 + 8  # numbers of a token and layer
-BACKEND = "cpu" if cpu.kernels else "torch_native"
+BACKEND = "cpu" if cpu_kernels.kernels else "torch_native"
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_keys_of_an_indexer_take_memory_too(make: Make) -> None:
         for case, full in (("deepseek v3.2", 4), ("glm 5, shared", 2)):
             assert make(case, kv_tokens=64, **options).info()["kv_bytes"] == 65 * (4 * row + full * own)
     engine = make("glm 5, shared", kv_dtype="fp8")
-    why = f"in steps with more than 5 tokens of a sequence torch chooses tokens{'' if cpu.kernels else ' and attends to them'}"
+    why = f"in steps with more than 5 tokens of a sequence torch chooses tokens{'' if cpu_kernels.kernels else ' and attends to them'}"
     assert engine.info()["slower"][-1] == f"4 of 4 layers use {BACKEND} attention: {why}"
     rows = engine.info()["layers"]
     assert [row["parts"].partition(", 5 tokens chosen by ")[2].partition(";")[0] for row in rows][:2] == ["16 heads of 12", "the layer before"]
@@ -150,7 +150,7 @@ def test_eight_bits_under_an_indexer(make: Make) -> None:
     assert first.token_ids == again.token_ids and again.cached_tokens == 39
 
 
-@pytest.mark.skipif(not cpu.kernels, reason="needs the compiled kernels")
+@pytest.mark.skipif(not cpu_kernels.kernels, reason="needs the compiled kernels")
 @pytest.mark.parametrize("case", ["deepseek v3.2", "glm 5, shared"])
 def test_bits_of_what_is_chosen(case: str, make: Make) -> None:
     """Whole, in chunks, and from the cache beside others; torch's sums would depend on these."""

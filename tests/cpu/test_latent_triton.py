@@ -21,13 +21,13 @@ from sgl.runtime.attention import (
     BackendUnavailable,
     LayerAttention,
     attention_backend,
-    triton_latent,
+    triton_mla_attention,
 )
-from sgl.runtime.attention.by_layer import AttentionByLayer
-from sgl.runtime.attention.triton_latent import TritonLatentAttention
+from sgl.runtime.attention.attention_by_layer import AttentionByLayer
+from sgl.runtime.attention.triton_mla_attention import TritonMLAAttention
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.kernels.attention_latent import LatentScratch, LatentTile
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.kernels.attention.attention_latent import LatentScratch, LatentTile
+from sgl.runtime.layers.float8_reference import FP8
 
 DECODES: Work = [(40, 1), (0, 1), (150, 1), (33, 1)]
 
@@ -41,7 +41,7 @@ def tensor_core():
 def small(backend: AttentionBackend, programs: int = 6) -> AttentionBackend:
     """Tiles that a few dozen keys fill, so that sequences are split and loops turn."""
     for own in backend._backends if isinstance(backend, AttentionByLayer) else [backend]:
-        assert isinstance(own, TritonLatentAttention)
+        assert isinstance(own, TritonMLAAttention)
         own.decode_tile = own.extend_tile = LatentTile(16, 16, 16, programs)
         own._scratch = LatentScratch(own.most, own.shape.query_heads, own.shape.value_dim, own.decode_tile, torch.device("cpu"))
     return backend
@@ -85,7 +85,7 @@ def test_a_padded_batch_of_a_graph() -> None:
 
 @pytest.mark.parametrize("room, stages", [(True, 5), (False, 2)])
 def test_more_is_under_way_where_there_is_room(room: bool, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_latent, "has_room", lambda device: room)
+    monkeypatch.setattr(triton_mla_attention, "has_room", lambda device: room)
     backend = World(layout(layer(20, 32, 16)), DECODES, torch.bfloat16).backend("triton")
     assert backend.decode_tile.stages == stages and backend.extend_tile.stages == 2
 

@@ -20,8 +20,8 @@ if torch.cuda.is_available():
 
 import layer_checks as checks
 
-from sgl.runtime.layers.linear import Linear
-from sgl.runtime.layers.rotary import Rope, Rotary
+from sgl.runtime.layers.linear_layers import Linear
+from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
 from sgl.runtime.loading import load_config
 from sgl.runtime.models import decoder
 
@@ -129,7 +129,7 @@ def test_fused_decoder_in_half_precision(tmp_path: Path, request: pytest.Fixture
 def test_one_row_takes_the_kernels_made_for_it(
     variant: str, fp8: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sgl.runtime.kernels import one_row
+    from sgl.runtime.kernels.gemv import gemv
 
     family, overrides = VARIANTS[variant]
     path = write_checkpoint(tmp_path, family, num_hidden_layers=1, **overrides)
@@ -140,8 +140,8 @@ def test_one_row_takes_the_kernels_made_for_it(
     if fp8:
         checks.lay_fp8(rig.model, exact.model)
     asked = []
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1 and not asked.append(x))
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))  # few programs
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1 and not asked.append(x))
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))  # few programs
     checks.check_decoder(exact, rig, 1e-5, checks.SINGLE)
     assert len(asked) == 2  # steps
 
@@ -170,12 +170,12 @@ def test_sequences_beyond_the_table_are_refused(tmp_path: Path, fused: None) -> 
 
 
 def test_a_table_built_in_pieces_is_that_built_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.layers import rotary
+    from sgl.runtime.layers import rotary_embedding
 
-    rope, cpu = Rope(5e5, 24, 24, "llama3", False, 8.0, 64, 1.0, 4.0), torch.device("cpu")
-    once = Rotary(rope, torch.float32, cpu, 100).table
-    monkeypatch.setattr(rotary, "PIECE", 7)
-    assert torch.equal(Rotary(rope, torch.float32, cpu, 100).table, once)
+    rope, cpu = RopeParameters(5e5, 24, 24, "llama3", False, 8.0, 64, 1.0, 4.0), torch.device("cpu")
+    once = RotaryEmbedding(rope, torch.float32, cpu, 100).table
+    monkeypatch.setattr(rotary_embedding, "PIECE", 7)
+    assert torch.equal(RotaryEmbedding(rope, torch.float32, cpu, 100).table, once)
 
 
 def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:

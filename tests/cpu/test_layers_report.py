@@ -14,60 +14,68 @@ from family_checks import SIZES
 
 import sgl
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import BlockedLinear
-from sgl.runtime.layers.rotary import Rope
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import BlockedLinear
+from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.loading import dummy_model, load_config
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.executors import expected
-from sgl.runtime.models.explain import Layers, slower
+from sgl.runtime.models.layer_executors import expected_executors
+from sgl.runtime.models.describe.explain_executors import LayerGroup, slower
 from sgl.runtime.models.families import read_model
-from sgl.runtime.models.spec import Attention, Gated, HeadNorm, Layer, Norm, Norms, Plain
-from sgl.runtime.models.wording import described
+from sgl.runtime.models.spec.model_spec import (
+    AttentionSpec,
+    GatedFFNSpec,
+    QkNormSpec,
+    LayerSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+)
+from sgl.runtime.models.describe.describe_layers import describe_layer
 
 needs_kernels = pytest.mark.skipif(
-    not cpu.can_multiply(torch.float32, torch.device("cpu")), reason="this CPU has no compiled products"
+    not cpu_kernels.can_multiply(torch.float32, torch.device("cpu")), reason="this CPU has no compiled products"
 )
-RMS, MEAN = Norm(1e-6), Norm(1e-5, "layer")
-PLAIN = Attention(8, 4, 256, 0.0625, rope=Rope(1e4, 256, 256))
+RMS, MEAN = NormSpec(1e-6), NormSpec(1e-5, "layer")
+PLAIN = AttentionSpec(8, 4, 256, 0.0625, rope=RopeParameters(1e4, 256, 256))
 OPTIONS: dict[str, Any] = {"kv_tokens": 256, "dtype": "float32"}
 
 
-def layer(norms: Norms = Norms.pre(RMS), ffn: Gated | Plain = Gated(10240), **changes: Any) -> Layer:
-    return Layer(norms, replace(PLAIN, **changes), ffn)
+def layer(norms: LayerNorms = LayerNorms.pre(RMS), ffn: GatedFFNSpec | PlainFFNSpec = GatedFFNSpec(10240), **changes: Any) -> LayerSpec:
+    return LayerSpec(norms, replace(PLAIN, **changes), ffn)
 
 
 @pytest.mark.parametrize(
     "made, line",
     [
         (
-            layer(Norms.both(RMS), Gated(10240, "gelu_tanh"), window=1024, norm=HeadNorm(RMS)),
+            layer(LayerNorms.both(RMS), GatedFFNSpec(10240, "gelu_tanh"), window=1024, norm=QkNormSpec(RMS)),
             "attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before and after",
         ),
         (
-            layer(Norms.beside(MEAN), Plain(40, "gelu", True), kv_heads=8, rope=Rope(1e4, 64, 256), bias=True, out_bias=True),
+            layer(LayerNorms.beside(MEAN), PlainFFNSpec(40, "gelu", True), kv_heads=8, rope=RopeParameters(1e4, 64, 256), bias=True, out_bias=True),
             "attention 8 heads, dim 256, RoPE on 64, biases; plain gelu 40, biases; layer norms in parallel",
         ),
         (
-            layer(Norms.post(RMS), rope=None, alibi=(0.5,) * 8, softcap=50.0, sinks=True, source=3),
+            layer(LayerNorms.post(RMS), rope=None, alibi=(0.5,) * 8, softcap=50.0, sinks=True, source=3),
             "attention 8 heads, 4 kv, dim 256, ALiBi positions, softcap 50, attention sinks, reads layer 3; gated silu 10240; norms after",
         ),
         (
-            replace(layer(Norms(before_mixer=RMS, before_ffn=MEAN)), branch=0.5, scalar=True),
+            replace(layer(LayerNorms(before_mixer=RMS, before_ffn=MEAN)), branch=0.5, scalar=True),
             "attention 8 heads, 4 kv, dim 256; gated silu 10240; layer norms and norms before; branches times 0.5; layer times a learned number",
         ),
         (
-            layer(Norms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), rope=None, value_dim=128, chunk=64),
+            layer(LayerNorms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), rope=None, value_dim=128, chunk=64),
             "attention 8 heads, 4 kv, dim 256, values 128, no RoPE, chunk 64; gated silu 10240; layer norms after the addition",
         ),
     ],
 )
-def test_a_layer_in_one_line(made: Layer, line: str) -> None:
-    assert described(made) == line
+def test_a_layer_in_one_line(made: LayerSpec, line: str) -> None:
+    assert describe_layer(made) == line
 
 
-def row(count: int, why: str | None = None, attention_why: str | None = None) -> Layers:
-    return Layers("0-1", count, "parts", "torch" if why else "fused", why, "triton", attention_why)
+def row(count: int, why: str | None = None, attention_why: str | None = None) -> LayerGroup:
+    return LayerGroup("0-1", count, "parts", "torch" if why else "fused", why, "triton", attention_why)
 
 
 def test_reasons_are_counted_over_the_rows() -> None:
@@ -132,7 +140,7 @@ def test_layers_that_differ_have_rows_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(keys))
     model = dummy_model(load_config(tmp_path))
     from sgl.runtime.attention import attention_backend
-    from sgl.runtime.models.explain import layers_of
+    from sgl.runtime.models.describe.explain_executors import layers_of
 
     layout = model.config.attention
     rows = layers_of(model, attention_backend("auto", layout.pool(4, torch.float32), layout))
@@ -146,5 +154,5 @@ def test_layers_that_differ_have_rows_of_their_own(tmp_path: Path) -> None:
 def test_what_is_expected_before_loading_is_what_runs(keys: dict[str, Any], dtype: torch.dtype) -> None:
     config = read_model(SIZES | {"architectures": ["LlamaForCausalLM"]} | keys)
     device = torch.device("cpu")
-    foreseen = expected(Decoder(config, dtype, "meta"), device)
+    foreseen = expected_executors(Decoder(config, dtype, "meta"), device)
     assert [ran.by for ran in foreseen] == [ran.by for ran in dummy_model(config, dtype).executors()]

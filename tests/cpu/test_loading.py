@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, resolve_model
-from sgl.runtime.models.loaded import Held, loading_told
+from sgl.runtime.models.load_statistics import LoadMemoryCounter, describe_loading
 from sgl.runtime.quantization import transform_for
 
 WEIGHTS = "model.safetensors"
@@ -55,15 +55,15 @@ def test_what_loading_took_is_counted_part_by_part(checkpoint: Path, weights: st
     model = load_model(checkpoint, transform=transform)
     tensors = load_file(checkpoint / WEIGHTS)
     layers = [sum(4 * tensor.numel() for name, tensor in tensors.items() if f"layers.{index}." in name) for index in range(3)]
-    told, table = loading_told(model), 4 * max(tensor.numel() for tensor in tensors.values())
+    told, table = describe_loading(model), 4 * max(tensor.numel() for tensor in tensors.values())
     assert told is not None and told["bytes"] == sum(tensor.nbytes for tensor in tensors.values())
     assert told["bytes_per_second"] == told["bytes"] / told["seconds"] > 0
     assert model.weight_bytes <= told["peak_bytes"] <= model.weight_bytes + 2 * max(table, *layers)
-    assert loading_told(load_model(checkpoint, dummy_seed=0)) is None
+    assert describe_loading(load_model(checkpoint, dummy_seed=0)) is None
 
 
 def test_parts_that_come_ahead_and_memory_that_parts_share_are_counted_once() -> None:
-    held, shared = Held(), torch.zeros(100)
+    held, shared = LoadMemoryCounter(), torch.zeros(100)
     for count in (40, 500):
         held.comes(count)
     held.sealed([shared, shared[:10].view(2, 5), torch.zeros(5, device="meta")])

@@ -21,9 +21,9 @@ from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model, resolve_model
 from sgl.runtime.loading.checkpoint import sources_of
 from sgl.runtime.loading.remote import http_store
-from sgl.runtime.loading.source import bytes_of
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.survey import survey
+from sgl.runtime.loading.tensor_files.tensor_source import bytes_of
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_an_engine_takes_its_weights_from_there_too(store: FileServer, twins: li
 
 
 def test_a_survey_of_it_reads_headers_alone(store: FileServer, twins: list[Path]) -> None:
-    local, far = (survey(resolve_model(model), EngineConfig()) for model in (twins[0], f"{store.url}/tiny"))
+    local, far = (estimate_memory(resolve_model(model), EngineConfig()) for model in (twins[0], f"{store.url}/tiny"))
     assert far.loads and far.files == local.files
     sizes = [line for line in store.asked if line.startswith("GET") and line.split()[1].endswith(".safetensors")]
     assert len(sizes) % (2 * local.files.count) == 0
@@ -276,9 +276,9 @@ def test_a_folder_causes_no_request(store: FileServer, twins: list[Path], tmp_pa
     for folder in (copied, tmp_path / "cache" / "deeper" / "remote" / "key" / "tiny"):
         with fails(CheckpointError, "lacks the weights|is missing|names"):
             load_model(folder)
-        assert not survey(folder, EngineConfig()).loads
+        assert not estimate_memory(folder, EngineConfig()).loads
     load_model(whole)
-    assert survey(whole, EngineConfig()).loads and not store.asked
+    assert estimate_memory(whole, EngineConfig()).loads and not store.asked
     load_model(made)
     assert store.asked
 

@@ -14,10 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.loading import load_model, transfer, weights
+from sgl.runtime.loading import load_model, load_weights
+from sgl.runtime.loading.tensor_files import tensor_transfer
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.header import read_header
-from sgl.runtime.loading.plan import Plan, plan_for
+from sgl.runtime.loading.tensor_files.safetensors_header import read_header
+from sgl.runtime.loading.load_plan import LoadPlan, plan_for
 from sgl.runtime.models.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -32,7 +33,7 @@ def slow_read(path: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return found
 
 
-def planned(path: Path, dtype: torch.dtype) -> tuple[Decoder, Plan]:
+def planned(path: Path, dtype: torch.dtype) -> tuple[Decoder, LoadPlan]:
     checkpoint = open_checkpoint(path)
     model = Decoder(checkpoint.model, dtype, allocate=False)
     return model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
@@ -41,7 +42,7 @@ def planned(path: Path, dtype: torch.dtype) -> tuple[Decoder, Plan]:
 def filled(path: Path, dtype: torch.dtype, ahead: bool = True) -> dict[str, torch.Tensor]:
     """The tensors of a directory's model, loaded and not sealed."""
     model, plan = planned(path, dtype)
-    assert list(weights.filled(model, plan, ahead)) == list(range(len(model.parts)))
+    assert list(load_weights.filled(model, plan, ahead)) == list(range(len(model.parts)))
     return {place.name: place.target for place in model.places()}
 
 
@@ -49,7 +50,7 @@ def filled(path: Path, dtype: torch.dtype, ahead: bool = True) -> dict[str, torc
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_every_tensor_arrives(tmp_path, monkeypatch, chunk, dtype, ahead):
-    monkeypatch.setattr(transfer, "CHUNK", chunk)
+    monkeypatch.setattr(tensor_transfer, "CHUNK", chunk)
     path = write_checkpoint(tmp_path, "qwen2", shard_size="100KB")
     places, expected = filled(path, dtype, ahead), slow_read(path, torch.float32)
     assert len(places) == len(expected) > 20
@@ -72,20 +73,20 @@ def test_an_error_in_a_reader_is_raised_and_ends_the_others():
         reads.append(len(part))
         raise OSError("the disk is gone")
 
-    work = [transfer.Chunk(failing, torch.float32, torch.empty(4)) for _ in range(1000)]
+    work = [tensor_transfer.TransferChunk(failing, torch.float32, torch.empty(4)) for _ in range(1000)]
     with pytest.raises(OSError, match="the disk is gone"):
-        transfer.transfer(work, CPU)
-    assert len(reads) <= transfer.READERS
+        tensor_transfer.transfer(work, CPU)
+    assert len(reads) <= tensor_transfer.READERS
 
 
 def test_readers_that_cannot_begin_leave_nobody_waiting(monkeypatch):
     def refused() -> None:
         raise RuntimeError("no lane")
 
-    monkeypatch.setattr(transfer, "_HostLane", refused)
-    work = [transfer.Chunk(lambda part: None, torch.float32, torch.empty(4)) for _ in range(20)]
+    monkeypatch.setattr(tensor_transfer, "_HostTransfer", refused)
+    work = [tensor_transfer.TransferChunk(lambda part: None, torch.float32, torch.empty(4)) for _ in range(20)]
     with pytest.raises(RuntimeError, match="no lane"):
-        transfer.transfer(work, CPU)
+        tensor_transfer.transfer(work, CPU)
 
 
 def test_a_file_that_shrinks_while_it_is_read(tmp_path):
@@ -94,15 +95,15 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path):
     model, plan = planned(path, torch.float32)
     file.write_bytes(file.read_bytes()[:-500])
     with pytest.raises(CheckpointError, match="it ended within tensor"):
-        list(weights.filled(model, plan, ahead=True))
+        list(load_weights.filled(model, plan, ahead=True))
 
 
 def test_progress_counts_every_byte(tmp_path, monkeypatch):
     path = write_checkpoint(tmp_path)
     counts: list[int] = []
-    monkeypatch.setattr(weights, "_progress", lambda total, doing: nullcontext(counts.append))
+    monkeypatch.setattr(load_weights, "_progress", lambda total, doing: nullcontext(counts.append))
     model, plan = planned(path, torch.bfloat16)
-    list(weights.filled(model, plan, ahead=True))
+    list(load_weights.filled(model, plan, ahead=True))
     assert sum(counts) == plan.bytes == sum(tensor.nbytes for tensor in slow_read(path, torch.float32).values())
 
 

@@ -10,12 +10,12 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
-from sgl.runtime.kernels import matmul as product
-from sgl.runtime.kernels.matmul import Tile, can_multiply, matmul, tile_for
-from sgl.runtime.kernels.quantize import quantize_rows
-from sgl.runtime.layers import float8 as values
+from sgl.runtime.kernels import batch_invariant_matmul as product
+from sgl.runtime.kernels.batch_invariant_matmul import MatmulTile, can_multiply, matmul, tile_for
+from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
+from sgl.runtime.layers import float8_reference as values
 
-TILES = [None, Tile(16, 32, 32, 3, 4), Tile(16, 16, 64, 3, 4, resident=True), Tile(32, 16, 32, 3, 8, True, True)]
+TILES = [None, MatmulTile(16, 32, 32, 3, 4), MatmulTile(16, 16, 64, 3, 4, resident=True), MatmulTile(32, 16, 32, 3, 8, True, True)]
 MANTISSA = 0b111  # of a float8 as a byte
 HOPPER, SHARED = (9, 0), 227 * 1024  # bytes of shared memory that one program may have there
 
@@ -28,7 +28,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float16, 4e-3)])
 @pytest.mark.parametrize("rows, outputs, inputs", [(1, 40, 64), (3, 17, 40), (37, 80, 96)])
 def test_is_the_product(
-    rows: int, outputs: int, inputs: int, dtype: torch.dtype, tolerance: float, tile: Tile | None
+    rows: int, outputs: int, inputs: int, dtype: torch.dtype, tolerance: float, tile: MatmulTile | None
 ) -> None:
     x, weight, bias = random(rows, inputs, dtype=dtype), random(outputs, inputs, dtype=dtype, seed=1), random(outputs)
     expected = F.linear(x.double(), weight.double(), bias.to(dtype).double())
@@ -39,7 +39,7 @@ def test_is_the_product(
 
 def test_more_row_tiles_than_a_group_and_a_group_that_is_not_full() -> None:
     x, weight = random(16 * (2 * product.GROUP + 3) - 5, 16), random(50, 16, seed=1)
-    found = matmul(x, weight, tile=Tile(16, 16, 16, 3, 4, resident=True))
+    found = matmul(x, weight, tile=MatmulTile(16, 16, 16, 3, 4, resident=True))
     torch.testing.assert_close(found, x @ weight.t())
 
 

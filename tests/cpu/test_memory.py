@@ -14,12 +14,13 @@ from checkpoints import write_tokenizer
 from family_cases import write_family
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.cache.kv_pool import KVPool
 from sgl.runtime.errors import ConfigError, EngineClosed
-from sgl.runtime.executor.offload import HostCopy, tensors_of
+from sgl.runtime.executor.weight_offload import OffloadedWeights, tensors_of
 from sgl.runtime.loading import load_model
-from sgl.runtime.loop import memory, sleeping
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.build import memory_plan
+from sgl.runtime.loop import engine_sleep
+from sgl.runtime.build.engine_config import EngineConfig
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
 CUDA = torch.device("cuda")
@@ -27,8 +28,8 @@ GB = 10**9
 PROMPTS = ["The quick brown fox", "1 + 1 =", "lazy dog"]
 
 
-def plan(**bytes_: int) -> memory.MemoryPlan:
-    return memory.MemoryPlan(**{"total": 100 * GB, "free": 90 * GB} | bytes_)
+def plan(**bytes_: int) -> memory_plan.MemoryPlan:
+    return memory_plan.MemoryPlan(**{"total": 100 * GB, "free": 90 * GB} | bytes_)
 
 
 def resolved(device: str = "cuda", **options: object):
@@ -82,43 +83,43 @@ def test_weights_of_few_bits_are_for_the_cpu_and_cuda(weights):
 
 def test_the_kv_pool_takes_what_the_share_leaves():
     taken = plan(weights=16 * GB, activations=GB, reserved=GB)
-    full = memory.with_kv(taken, resolved(memory=0.9), 131_072, CUDA)
+    full = memory_plan.plan_with_kv(taken, resolved(memory=0.9), 131_072, CUDA)
     assert 0 <= 0.9 * 90 * GB - 18 * GB - full.kv < 131_072
-    paged = memory.with_kv(taken, resolved(memory=0.9, page_size=16), 131_072, CUDA)
+    paged = memory_plan.plan_with_kv(taken, resolved(memory=0.9, page_size=16), 131_072, CUDA)
     assert paged.kv % (16 * 131_072) == 0 and 0 <= full.kv - paged.kv < 16 * 131_072
-    assert memory.with_kv(taken, resolved(kv_tokens=1000), 131_072, CUDA).kv == 131_072_000
-    assert memory.with_kv(taken, resolved(kv_memory="2GB"), 10**6, CUDA).kv == 2 * GB
-    assert memory.with_kv(taken, resolved(), 100, CUDA).kv == 100 * memory.GPU_TOKENS
+    assert memory_plan.plan_with_kv(taken, resolved(kv_tokens=1000), 131_072, CUDA).kv == 131_072_000
+    assert memory_plan.plan_with_kv(taken, resolved(kv_memory="2GB"), 10**6, CUDA).kv == 2 * GB
+    assert memory_plan.plan_with_kv(taken, resolved(), 100, CUDA).kv == 100 * memory_plan.GPU_TOKENS
 
 
 def test_no_room_states_every_part_and_the_knob():
     taken = plan(weights=80 * GB, activations=2 * GB, reserved=3 * GB)
     with pytest.raises(ConfigError) as caught:
-        memory.with_kv(taken, resolved(), 131_072, CUDA)
+        memory_plan.plan_with_kv(taken, resolved(), 131_072, CUDA)
     for part in ("weights 80.00 GB", "activations 2.00 GB", "graphs and workspaces 3.00 GB", "others 10.00 GB",
                  "90.00 of 100.00 GB were free", "raise memory, now 0.92"):  # fmt: skip
         assert part in str(caught.value)
     with pytest.raises(ConfigError, match=r"KV cache of 6.00 GB has no room.*kv_memory, now '6GB'"):
-        memory.with_kv(taken, resolved(kv_memory="6GB"), 10**6, CUDA)
+        memory_plan.plan_with_kv(taken, resolved(kv_memory="6GB"), 10**6, CUDA)
 
 
 def test_on_the_cpu_a_pool_beyond_main_memory_is_refused():
     asked = resolved("cpu", kv_memory="900GB")
     with pytest.raises(ConfigError, match=r"KV cache of 900.00 GB has no room.*kv_memory, now '900GB'"):
-        memory.with_kv(plan(), asked, 10**6, torch.device("cpu"))
+        memory_plan.plan_with_kv(plan(), asked, 10**6, torch.device("cpu"))
 
 
 def test_on_the_cpu_a_quarter_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 4 * GB)
+    monkeypatch.setattr(memory_plan, "free_memory", lambda: 4 * GB)
     cpu = torch.device("cpu")
-    assert memory.with_kv(plan(), resolved("cpu"), 10**6, cpu).kv == GB
-    assert memory.with_kv(plan(adapters=GB), resolved("cpu"), 10**6, cpu).kv == 3 * GB // 4
-    assert memory.with_kv(plan(), resolved("cpu"), 10, cpu).kv == 10 * memory.CPU_TOKENS
-    assert memory.with_kv(plan(weights=GB), resolved("cpu", memory=0.5), 10**6, cpu).kv == 44 * GB
+    assert memory_plan.plan_with_kv(plan(), resolved("cpu"), 10**6, cpu).kv == GB
+    assert memory_plan.plan_with_kv(plan(adapters=GB), resolved("cpu"), 10**6, cpu).kv == 3 * GB // 4
+    assert memory_plan.plan_with_kv(plan(), resolved("cpu"), 10, cpu).kv == 10 * memory_plan.CPU_TOKENS
+    assert memory_plan.plan_with_kv(plan(weights=GB), resolved("cpu", memory=0.5), 10**6, cpu).kv == 44 * GB
 
 
 def test_a_real_plan_of_this_machine():
-    found = memory.before_loading(torch.device("cpu"))
+    found = memory_plan.plan_before_loading(torch.device("cpu"))
     assert 0 < found.free <= found.total
 
 
@@ -126,10 +127,10 @@ def test_a_real_plan_of_this_machine():
 def test_the_dummy_step_is_a_full_one(tiny, step_tokens):
     model = load_model(tiny)
     config = resolved("cpu", step_tokens=step_tokens, max_running=10)
-    batch = memory.dummy_batch(config, 512, torch.device("cpu"))
+    batch = memory_plan.dummy_batch(config, 512, torch.device("cpu"))
     assert len(batch.token_ids) == len(batch.positions) == sum(batch.query_lens) == step_tokens
     assert max(batch.query_lens) <= 512 and int(batch.positions.max()) < 512
-    logits = memory.dummy_step(model, config, 512)
+    logits = memory_plan.dummy_step(model, config, 512)
     assert logits.shape == (min(10, step_tokens), model.config.vocab_size)
 
 
@@ -163,11 +164,11 @@ def test_every_weight_is_found(tiny):
 
 
 def test_host_copies_bring_shared_memory_back_once(monkeypatch):
-    monkeypatch.setattr("sgl.runtime.loading.transfer.CHUNK", 64)
+    monkeypatch.setattr("sgl.runtime.loading.tensor_files.tensor_transfer.CHUNK", 64)
     whole, other = torch.arange(1000.0), torch.arange(7, dtype=torch.int32)
     views = [whole, whole[10:20], whole.view(10, 100).t(), other]
     before = [view.clone() for view in views]
-    copy = HostCopy(views)
+    copy = OffloadedWeights(views)
     assert copy.bytes == 4000 + 28 and whole.untyped_storage().nbytes() == 0
     copy.restore()
     assert all(torch.equal(view, old) for view, old in zip(views, before, strict=True))
@@ -201,9 +202,9 @@ def test_what_experts_counted_is_told_while_the_counts_are_not_on_the_device(ope
     engine = open_engine(model=write_tokenizer(write_family("qwen3 moe", tmp_path, num_hidden_layers=2)))
     engine.generate(PROMPTS[0], GREEDY)
     before, counts = engine.stats().expert_counts, [layer.ffn.counts for layer in engine._core.runner.model.layers]
-    monkeypatch.setattr(sleeping, "tensors_of", lambda roots: [SimpleNamespace(device=CUDA)])
-    monkeypatch.setattr(sleeping, "_check_room", lambda tensors: None)
-    monkeypatch.setattr(sleeping, "HostCopy", lambda tensors: HostCopy(counts))
+    monkeypatch.setattr(engine_sleep, "tensors_of", lambda roots: [SimpleNamespace(device=CUDA)])
+    monkeypatch.setattr(engine_sleep, "_check_room", lambda tensors: None)
+    monkeypatch.setattr(engine_sleep, "OffloadedWeights", lambda tensors: OffloadedWeights(counts))
     engine.sleep()
     with pytest.raises(RuntimeError, match="unallocated"):
         engine._core.runner.model.expert_counts()
@@ -290,10 +291,10 @@ def test_info_tells_memory_and_startup(open_engine):
 
 @pytest.mark.parametrize("used, files, free", [(3000, 0, 5000), (7000, 2500, 3500), (9000, 0, 0)])
 def test_files_that_may_be_dropped_are_free_memory(used: int, files: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.loop import sizes
+    from sgl.runtime.memory import memory_sizes
 
     (tmp_path / "memory.max").write_text("8000\n")
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {files}\nactive_file 9\n")
-    monkeypatch.setattr(sizes, "GROUPS", ((f"{tmp_path}/", "memory.max", "memory.current", "inactive_file"),))
-    assert sizes.free_memory() == free
+    monkeypatch.setattr(memory_sizes, "GROUPS", ((f"{tmp_path}/", "memory.max", "memory.current", "inactive_file"),))
+    assert memory_sizes.free_memory() == free

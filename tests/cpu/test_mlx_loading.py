@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_readers_gptq import stream
 
 from sgl.runtime import Engine
-from sgl.runtime.adapters.sites import sites_of
+from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.loading import load_model
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
+from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 
 __all__ = ["restored"]
 GROUP, EXPERT = 32, r"experts\.\d+\."
@@ -69,7 +69,7 @@ def together(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_logits_are_those_of_the_restored_twin(key: str, tied: bool, tmp_path: Path, restored: None) -> None:
     few, whole = write(tmp_path, key, tie_word_embeddings=tied)
     assert torch.equal(logits(few), logits(whole)) and torch.equal(logits(few, torch.bfloat16), logits(whole, torch.bfloat16))
-    ours, theirs = (load_share(path, torch.float32, CPU, Split(1, 2)) for path in (few, whole))
+    ours, theirs = (load_share(path, torch.float32, CPU, TensorParallelSplit(1, 2)) for path in (few, whole))
     for site in sites_of(ours.config):
         found, expected = (getattr(getattr(model.layers[site.layer], site.holder), site.name).dense() for model in (ours, theirs))
         assert torch.equal(found, expected), site.modules

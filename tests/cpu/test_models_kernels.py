@@ -15,18 +15,18 @@ from checkpoints import write_checkpoint
 from rig import Rig, Row
 
 from sgl.runtime.attention import AttentionShape, attention_backend
-from sgl.runtime.cache.kv import KVPool
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.activation import gated
-from sgl.runtime.layers.norm import HeadNorm, RMSNorm
-from sgl.runtime.layers.rotary import Rope, Rotary, rotate
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.cache.kv_pool import KVPool
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.activation_functions import gated
+from sgl.runtime.layers.norm_layers import PerHeadNorm, RMSNorm
+from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding, rotate
+from sgl.runtime.step.step_batch import StepBatch
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
-pytestmark = pytest.mark.skipif(cpu.kernels is None, reason="the package was built without the CPU kernels")
+pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None, reason="the package was built without the CPU kernels")
 multiplies = pytest.mark.skipif(
-    not cpu.can_multiply(torch.bfloat16, CPU), reason="this CPU has no AVX512_BF16"
+    not cpu_kernels.can_multiply(torch.bfloat16, CPU), reason="this CPU has no AVX512_BF16"
 )
 
 
@@ -36,9 +36,9 @@ def tolerance(dtype: torch.dtype) -> dict[str, Any]:
 
 @pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    cpu.set_threads(request.param)
+    cpu_kernels.set_threads(request.param)
     yield
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -60,7 +60,7 @@ def test_silu_and_mul(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rotate_touches_the_given_heads_only(dtype: torch.dtype) -> None:
-    angles = Rotary(Rope(1e4, 24, 24), dtype, CPU).gather(torch.tensor([3, 0, 900]), 901)
+    angles = RotaryEmbedding(RopeParameters(1e4, 24, 24), dtype, CPU).gather(torch.tensor([3, 0, 900]), 901)
     qkv = torch.randn(3, 7, 24).to(dtype)
     before = qkv.clone()
     halves = before[:, :5].float().view(3, 5, 2, 12)
@@ -72,7 +72,7 @@ def test_rotate_touches_the_given_heads_only(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norm_of_heads_touches_the_given_heads_only(dtype: torch.dtype) -> None:
-    norm, heads = HeadNorm(torch.randn(5, 24), 1e-5), torch.randn(3, 7, 24).to(dtype)
+    norm, heads = PerHeadNorm(torch.randn(5, 24), 1e-5), torch.randn(3, 7, 24).to(dtype)
     before = heads.clone()
     expected = F.rms_norm(before[:, :5].float(), (24,), None, 1e-5) * norm.weight
     torch.testing.assert_close(norm(heads[:, :5]), expected.to(dtype), **tolerance(dtype))
@@ -91,7 +91,7 @@ def attend(count: int) -> torch.Tensor:
     contexts = slots[:2920].split([50 + 90 * i for i in range(8)])[:count]
     unused, lengths = torch.zeros(0), [len(context) for context in contexts]
     new = torch.tensor([int(context[-1]) for context in contexts])
-    batch = Batch(unused, unused, new, [1] * count, lengths, [c.numpy() for c in contexts], unused)
+    batch = StepBatch(unused, unused, new, [1] * count, lengths, [c.numpy() for c in contexts], unused)
     attention = attention_backend("cpu", pool, shape)
     attention.plan(batch)
     query, key, value = q.split((6, 2, 2), 1)
@@ -106,7 +106,7 @@ def test_attention_of_a_sequence_has_the_same_bits_in_any_batch(threads: None) -
 
 
 def test_threads_of_the_host_share_the_team() -> None:
-    cpu.set_threads(3)
+    cpu_kernels.set_threads(3)
     expected = attend(8)
     wrong: list[int] = []
 
@@ -120,7 +120,7 @@ def test_threads_of_the_host_share_the_team() -> None:
         worker.start()
     for worker in workers:
         worker.join(60)
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
     assert not wrong
     assert not any(worker.is_alive() for worker in workers)
 
@@ -128,14 +128,14 @@ def test_threads_of_the_host_share_the_team() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_computes_without_helpers() -> None:
-    cpu.set_threads(3)
+    cpu_kernels.set_threads(3)
     torch.set_num_threads(1)
     expected = attend(8)
     child = os.fork()
     if child == 0:
         os._exit(0 if torch.equal(attend(8), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
 
 
 @multiplies

@@ -14,9 +14,9 @@ from family_checks import SIZES, reference
 import sgl
 from sgl.cli import main
 from sgl.runtime.loading import dummy_model
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.survey import survey, weights_by_kind
-from sgl.runtime.models.catalogue import PARTS, lineages, runs_of_parts
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory, weights_by_kind
+from sgl.runtime.models.describe.family_listing import PARTS, lineages, runs_of_parts
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.families import FAMILIES, read_model
 from sgl.runtime.quantization import transform_for
@@ -53,7 +53,7 @@ def test_a_part_runs_by_what_the_list_says(name: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"dtype": "float16"}, {"attention": "torch_native"}, {"context": 100}])
 def test_a_survey_says_what_the_engine_then_says(tiny: Path, options: dict[str, Any]) -> None:
     options = {"dtype": "float32"} | options
-    found = survey(tiny, EngineConfig.from_options(options))
+    found = estimate_memory(tiny, EngineConfig.from_options(options))
     with sgl.Engine(tiny, kv_tokens=512, **options) as engine:
         info = engine.info()
     assert found.sizes is not None and found.loads and found.text.chat

@@ -11,9 +11,9 @@ import pytest
 import torch
 from checkpoints import write_checkpoint
 
-from sgl.runtime.calibration.quantize import quantize
-from sgl.runtime.calibration.sharding import shard
-from sgl.runtime.loading.saving import save_tensors
+from sgl.runtime.calibration.quantize_checkpoint import quantize
+from sgl.runtime.calibration.shard_checkpoint import shard
+from sgl.runtime.loading.tensor_files.save_safetensors import save_tensors
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o077], ids=oct)

@@ -24,16 +24,16 @@ from one_row_oracle import (
     stored,
 )
 
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels.one_row_launch import Launch, best_launch
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, best_launch
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these on the device")
-LAUNCHES = [None, Launch(8, 16, 1)]
+LAUNCHES = [None, GemvLaunch(8, 16, 1)]
 
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_qkv_rotate_store(case: Case, launch: Launch | None):
+def test_qkv_rotate_store(case: Case, launch: GemvLaunch | None):
     check_qkv(case, "cpu", launch)
     check_qkv(case, "cpu", launch, normed=False)
     check_normed_heads(case, "cpu", launch)
@@ -41,15 +41,15 @@ def test_qkv_rotate_store(case: Case, launch: Launch | None):
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_linears(case: Case, launch: Launch | None):
+def test_linears(case: Case, launch: GemvLaunch | None):
     check_linear(case, "cpu", launch)
     check_linear_add(case, "cpu", launch)
     check_gate_up(case, "cpu", launch)
     check_head(case, "cpu", launch)
 
 
-@pytest.mark.parametrize("case, launch", [*((case, Launch(32, 256, 1)) for case in BITS), (BITS[3], None)], ids=str)
-def test_weights_of_four_bits(case: Case, launch: Launch | None):
+@pytest.mark.parametrize("case, launch", [*((case, GemvLaunch(32, 256, 1)) for case in BITS), (BITS[3], None)], ids=str)
+def test_weights_of_four_bits(case: Case, launch: GemvLaunch | None):
     assert "Packed" in type(stored(case, layer(case, "cpu", 8, 64)[0])[0]).__name__
     check_qkv(case, "cpu", launch)
     check_linear(case, "cpu", launch)
@@ -78,4 +78,4 @@ def test_every_shape_has_a_cut(shape):
 
 
 def test_suits_one_row_on_cuda_only():
-    assert not one_row.suits(torch.zeros(1, 64))
+    assert not gemv.supports(torch.zeros(1, 64))

@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 from attention_steps import World
 
 from sgl.runtime.attention import AttentionShape
-from sgl.runtime.kernels.merge_attention import merge_attention
-from sgl.runtime.kernels.page_indices import page_indices
+from sgl.runtime.kernels.attention.merge_attention import merge_attention
+from sgl.runtime.kernels.attention.page_indices import page_indices
 
 SHAPE = AttentionShape(query_heads=2, kv_heads=1, head_dim=16, windows=(None,))
 

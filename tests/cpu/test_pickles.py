@@ -23,9 +23,9 @@ from safetensors.torch import load_file
 from sgl.runtime import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.pickles import pickled
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.survey import survey
+from sgl.runtime.loading.tensor_files.pickle_tensors import pickle_source
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
 
 SECONDS, MEGABYTES = 2.0, 100
 
@@ -66,8 +66,8 @@ def test_they_are_read_only_when_asked_for(checkpoint: Path) -> None:
     with Engine(checkpoint, load_format="pt", dtype="float32") as engine:
         assert engine.generate("The quick", max_tokens=8, temperature=0).text == text
         engine.update_weights(checkpoint)
-    assert "load_format='pt'" in str(survey(checkpoint, EngineConfig()).files.problem)
-    assert survey(checkpoint, EngineConfig(load_format="pt")).files.problem is None
+    assert "load_format='pt'" in str(estimate_memory(checkpoint, EngineConfig()).files.problem)
+    assert estimate_memory(checkpoint, EngineConfig(load_format="pt")).files.problem is None
     with pytest.raises(ConfigError, match=r"load_format='bin'\): must be auto, pt or sharded_state"):
         Engine(checkpoint, load_format="bin")
 
@@ -126,7 +126,7 @@ def legacy(pickled_object: bytes) -> bytes:
 def test_what_a_pickle_would_run_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(saved({"a": Runs(tmp_path / "ran")}))
     with pytest.raises(CheckpointError, match=r"\(it would run (posix|nt)\.system\); convert it to safetensors"):
-        pickled(tmp_path / "a.bin")
+        pickle_source(tmp_path / "a.bin")
     assert not (tmp_path / "ran").exists()
 
 
@@ -164,7 +164,7 @@ def test_hostile_pickles_are_errors(tmp_path: Path, name: str) -> None:
     file.write_bytes(hostile(tmp_path)[name]())
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
-        pickled(file)
+        pickle_source(file)
     assert time.process_time() - started < 2 * SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
     assert not (tmp_path / "ran").exists()
@@ -175,7 +175,7 @@ def test_tensors_that_lie_otherwise_are_read_in_pieces(tmp_path: Path) -> None:
     base = torch.randn(33, 17, generator=torch.Generator().manual_seed(0))
     views = {"whole": base, "turned": base.t(), "cut": base[3:20, 2:9], "one": base[5, 3], "bytes": base.to(torch.float8_e4m3fn).t()}
     torch.save(views, tmp_path / "a.bin")
-    source = pickled(tmp_path / "a.bin")
+    source = pickle_source(tmp_path / "a.bin")
     for stored in source.tensors:
         whole = views[stored.name].contiguous().reshape(-1).view(torch.uint8)
         step = 7 * views[stored.name].itemsize

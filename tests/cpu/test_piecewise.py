@@ -19,8 +19,8 @@ if torch.cuda.is_available():
 import piecewise_checks as checks
 from part_models import BY_LAW, MIXER_BY_LAW, MODELS
 
-from sgl.runtime.executor import piecewise
-from sgl.runtime.executor.graphs import EAGER_RUNS_OF_MANY, FEW, sizes_up_to
+from sgl.runtime.executor import piecewise_graphs
+from sgl.runtime.executor.cuda_graphs import EAGER_RUNS_OF_MANY, FEW, sizes_up_to
 from sgl.runtime.models import decoder
 
 
@@ -55,7 +55,7 @@ def test_steps_with_states_latents_or_gated_heads_are_not_cut(name: str, why: st
 
 def refused(name: str) -> str | None:
     half = checks.Half(MODELS[name], "cpu", torch.float32, "oracle", None)
-    return piecewise.refusal(half.model, half.attention)
+    return piecewise_graphs.refusal(half.model, half.attention)
 
 
 def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(t
             raise RuntimeError("not this one")
         return piece
 
-    pair = checks.Pair(write_checkpoint(tmp_path, num_hidden_layers=2), "cpu", replay_of=refusing)
+    pair = checks.Pair(write_checkpoint(tmp_path, num_hidden_layers=2), "cpu", graph_for=refusing)
     for counts, seen in [((2, 3), 0), ((1, 7), 2), ((3, 4), 2), ((2,), 2), ((1, 1), 4), ((1, 1), 4)]:
         pair.check([checks.Row(range(5, 5 + count)) for count in counts], counts)
         assert len(captured) == seen, counts
@@ -77,12 +77,12 @@ def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(t
 def test_while_many_run_a_step_captures_one_piece(tmp_path: Path) -> None:
     captured: list[Any] = []
 
-    def replay_of(piece: Any) -> Any:
+    def graph_for(piece: Any) -> Any:
         captured.append(piece)
         return lambda: (replayed.append(piece), piece())
 
     replayed: list[Any] = []
-    pair = checks.Pair(write_checkpoint(tmp_path, num_hidden_layers=2), "cpu", replay_of=replay_of)
+    pair = checks.Pair(write_checkpoint(tmp_path, num_hidden_layers=2), "cpu", graph_for=graph_for)
     counts = (1,) * (FEW + 1)
     for step in range(EAGER_RUNS_OF_MANY + 5):
         pair.check([checks.Row(range(5, 5 + count)) for count in counts], counts)
@@ -111,8 +111,8 @@ def test_sequences_beyond_the_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_sizes() -> None:
-    sizes = piecewise.SIZES
-    assert list(sizes) == sorted(set(sizes)) and piecewise.MixedSteps.most == sizes[-1] < piecewise.WIDTH
+    sizes = piecewise_graphs.SIZES
+    assert list(sizes) == sorted(set(sizes)) and piecewise_graphs.PiecewiseCudaGraphs.most == sizes[-1] < piecewise_graphs.WIDTH
     assert all(b <= max(2 * a, a + 64) for a, b in pairwise(sizes))
     assert sizes_up_to(100) == [1, 2, 4, 8, 16, 32, 64, 96, 100] and sizes_up_to(1) == [1]
 

@@ -21,7 +21,7 @@ from sgl.grammars import UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, DeadlineExceeded, EngineClosed, RequestAborted, RuntimeFailure
-from sgl.runtime.process import messages
+from sgl.runtime.process import process_messages
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 LONG = SamplingParams(max_tokens=100_000, temperature=0, ignore_eos=True)
@@ -74,7 +74,7 @@ def test_grammars_travel_as_recipes(engine, local, kind):
 def test_each_process_has_another_that_compiles_its_grammars(engine):
     number = engine.info()["pid"]
     (compiles,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
-    assert b"sgl.grammars.worker.serving" in Path(f"/proc/{compiles}/cmdline").read_bytes()
+    assert b"sgl.grammars.compile_server.compile_server" in Path(f"/proc/{compiles}/cmdline").read_bytes()
     assert engine.info()["grammars"]["compiled"] == "in a process of their own"
 
 
@@ -131,7 +131,7 @@ def test_the_callers_own_classes_stay_here(engine):
     sequence.extend([5, 6])
     assert sequence.generate(SamplingParams(max_tokens=4, stop=[Word.END], ignore_eos=True)).result(30).token_ids
 
-    def spoil(chunk: messages.Chunk) -> None:
+    def spoil(chunk: process_messages.Chunk) -> None:
         raise Own("mine")
 
     spoilt, behind = sequence.generate(LONG, None, spoil), sequence.generate(GREEDY)
@@ -162,7 +162,7 @@ def test_answers_are_the_local_ones(engine, local):
         sequence.extend([5, 6, 7, 8])
         fork = sequence.fork(2)[1]
         scores, (own, tops) = fork.score([[9, 10], [9, 11], [12]]).result(30), fork.logprobs(1, 2).result(30)
-        chunks: list[messages.Chunk] = []
+        chunks: list[process_messages.Chunk] = []
         streamed = sequence.generate(SamplingParams(max_tokens=6, temperature=0, top_logprobs=2), None, chunks.append).result(30)
         assert chunks[-1].generation is streamed and streamed.logprobs and streamed.top_logprobs
         texts = [(chunk.text, chunk.token_ids, chunk.finished, chunk.prompt_tokens) for chunk in chunks]
@@ -177,9 +177,9 @@ def test_errors_keep_their_class_and_what_they_hold():
     class Local(Exception):
         pass
 
-    told = messages.Told.of(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
+    told = process_messages.SerializedError.of(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
     assert isinstance(told, UnsupportedGrammarError) and told.keyword == "lookahead" and "leave it out" in str(told)
-    assert str(messages.Told.of(Local("so")).error()) == "Local: so"  # the other side does not know the class
+    assert str(process_messages.SerializedError.of(Local("so")).error()) == "Local: so"  # the other side does not know the class
 
 
 def test_aborts_deadlines_and_priorities_reach_it(engine):
@@ -260,7 +260,7 @@ def test_chunks_keep_their_order_when_each_asks_the_engine(engine):
     texts: list[list[str]] = [[] for _ in range(32)]
     depth: list[int] = []
 
-    def take(own: list[str], chunk: messages.Chunk) -> None:
+    def take(own: list[str], chunk: process_messages.Chunk) -> None:
         depth.append(1)
         assert len(depth) == 1 and engine.stats().pages_total
         own.append(chunk.text)

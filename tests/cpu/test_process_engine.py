@@ -11,7 +11,7 @@ import test_extremes
 import test_lifecycle
 
 from sgl.runtime import Engine
-from sgl.runtime.process.remote import RemoteCore
+from sgl.runtime.process.remote_core import RemoteCore
 
 reference = test_engine.reference
 

@@ -23,13 +23,13 @@ from alone import alone
 from server_rig import await_true
 
 import sgl
-from sgl.grammars.compile import Recipe
+from sgl.grammars.compile import GrammarRecipe
 from sgl.lang.errors import ProgramError
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.process import remote
-from sgl.runtime.process.link import Link
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.process import remote_core
+from sgl.runtime.process.engine_connection import EngineConnection
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 LONG = SamplingParams(max_tokens=100_000, temperature=0, ignore_eos=True)
@@ -155,8 +155,8 @@ def test_a_scheduler_that_fails_ends_its_process(engine, place):
 def test_one_that_dies_again_and_again_stays_down(engine, monkeypatch):
     tried: list[object] = []
     running, before = begun(engine), engine.info()["restarts"]  # these count too, they were just now
-    monkeypatch.setattr(remote, "PAUSES", (0.0,) * (before + 2))
-    monkeypatch.setattr(remote, "Child", lambda *options: _no_child(tried.append(options)))
+    monkeypatch.setattr(remote_core, "PAUSES", (0.0,) * (before + 2))
+    monkeypatch.setattr(remote_core, "EngineProcess", lambda *options: _no_child(tried.append(options)))
     kill(engine, signal.SIGSEGV)
     with pytest.raises(EngineDied, match=r"SIGSEGV.*is started again"):
         running.result(10)
@@ -183,12 +183,12 @@ def test_dropping_the_last_reference_leaves_no_thread_process_or_descriptor(tiny
     running, pid = begun(engine), engine.info()["pid"]
     compiling = engine.open()
     compiling.extend([5, 6])
-    slow = SimpleNamespace(vocabulary=engine.vocabulary, recipe=Recipe("regex", "(a|b|c){1,9}" * 200_000))
+    slow = SimpleNamespace(vocabulary=engine.vocabulary, recipe=GrammarRecipe("regex", "(a|b|c){1,9}" * 200_000))
     late = compiling.generate(GREEDY, slow)
     at = time.monotonic()
     del engine
     gc.collect()
-    assert time.monotonic() - at < remote.GRACE / 2
+    assert time.monotonic() - at < remote_core.GRACE / 2
     for future in (running, late):
         with pytest.raises(EngineClosed):
             future.result(2)
@@ -197,8 +197,8 @@ def test_dropping_the_last_reference_leaves_no_thread_process_or_descriptor(tiny
 
 def test_the_collector_may_end_an_engine_on_any_of_its_threads(monkeypatch):
     """What sends to the process does not wait for the supervisor, which waits for it."""
-    monkeypatch.setattr(remote, "Child", _Silent)
-    core = remote.RemoteCore(Path("nowhere"), EngineConfig())
+    monkeypatch.setattr(remote_core, "EngineProcess", _Silent)
+    core = remote_core.RemoteCore(Path("nowhere"), EngineConfig())
     await_true(lambda: core._link.outbox.thread is not None)
     core._link.outbox._frames = lambda batch: core.stop() or b""
     core._link.post("anything")
@@ -231,7 +231,7 @@ class _Silent:
 
 def test_a_process_that_cannot_be_started(tiny, monkeypatch):
     for error in (OSError("no more processes"), ValueError("no more processes")):
-        monkeypatch.setattr(remote, "Child", partial(_no_child, error=error))
+        monkeypatch.setattr(remote_core, "EngineProcess", partial(_no_child, error=error))
         with pytest.raises(EngineDied, match=r"no more processes.*before it could start"):
             Engine(tiny, **OPTIONS)
     monkeypatch.setattr(sys, "frozen", True, raising=False)
@@ -276,7 +276,7 @@ def test_a_program_without_stdin_stdout_and_stderr_has_engines_too(tiny, tmp_pat
 def test_an_answer_and_an_end_never_both_reach_an_operation():
     """What is asked while a link ends is failed by one of the two, and by nobody twice."""
     for _ in range(50):
-        link, asked = Link(), []
+        link, asked = EngineConnection(), []
         asker = threading.Thread(target=lambda link=link, asked=asked: asked.extend(link.ask("check") for _ in range(50)))
         asker.start()
         link.end(EngineDied("ended"), EngineDied("later"))

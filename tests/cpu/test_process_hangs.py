@@ -14,9 +14,9 @@ import pytest
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, DeadlineExceeded, EngineDied, RuntimeFailure
-from sgl.runtime.process import remote
-from sgl.runtime.process.hearing import Ear, Silence
-from sgl.runtime.process.link import Link
+from sgl.runtime.process import remote_core
+from sgl.runtime.process.silence_detection import HeartbeatReader, HeartbeatLost
+from sgl.runtime.process.engine_connection import EngineConnection
 
 SECONDS = 30
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
@@ -30,7 +30,7 @@ def hang_when_told():
         how, scheduler = open({mark!r}).read(), sys.modules["sgl.runtime.scheduling.scheduler"].Scheduler
         if how == "lock":
             ctypes.PyDLL(None).sleep(1000)
-        sys.modules["sgl.runtime.process.pulse"].STEP = 3 if how == "loop" else 20
+        sys.modules["sgl.runtime.process.process_heartbeat"].STEP = 3 if how == "loop" else 20
         usual, scheduler.plan = scheduler.plan, lambda self: time.sleep(1e6 if how == "loop" else 3) or usual(self)
         while os.path.exists({mark!r}):
             time.sleep(0.01)
@@ -87,7 +87,7 @@ def test_a_stopped_process_is_killed_and_started_again(engine):
 def test_stats_of_a_stopped_process_end(engine, monkeypatch):
     stop(engine)
     with monkeypatch.context() as patch, pytest.raises(RuntimeFailure, match=r"within 0.2 s; glance\(\)"):
-        patch.setattr(remote, "ANSWER", 0.2)
+        patch.setattr(remote_core, "ANSWER", 0.2)
         engine.stats()
     with pytest.raises(EngineDied):
         engine.stats()
@@ -147,13 +147,13 @@ def test_a_heartbeat_is_a_number_of_seconds(tiny, value):
 
 def test_an_ear_counts_only_its_own_waits():
     here, there = socket.socketpair()
-    ear = Ear(here)
+    ear = HeartbeatReader(here)
     ear.patience, looks = 0.4, []
     ear.look = lambda: (looks.append(1), time.sleep(0.3))  # somebody's callback takes long
     threading.Timer(0.2, there.sendall, [b"ab" * 50_000]).start()
     assert ear.read(3) == b"aba" and ear.read(99_997) == b"b" + b"ab" * 49_998
     began = time.monotonic()
-    with pytest.raises(Silence):
+    with pytest.raises(HeartbeatLost):
         ear.read(1)
     assert 0.4 <= time.monotonic() - began < 3 and looks
     there.close()
@@ -162,7 +162,7 @@ def test_an_ear_counts_only_its_own_waits():
 
 
 def test_what_expires_is_failed_once():
-    link = Link()
+    link = EngineConnection()
     futures = []
     for at in (5.0, -5.0, -3.0):
         future = link.ask("check")
@@ -176,6 +176,6 @@ def test_what_expires_is_failed_once():
 
 
 def remote_due(deadline: float, number: int) -> Any:
-    from sgl.runtime.process.link import Due
+    from sgl.runtime.process.engine_connection import OpDeadline
 
-    return Due(deadline, number)
+    return OpDeadline(deadline, number)

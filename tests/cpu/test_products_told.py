@@ -13,24 +13,29 @@ import layer_checks as checks
 from part_models import RMS, PartsRig, attention, model
 from test_few_bits_kernels import draw
 
-from sgl.runtime.kernels import many_rows_tensor, one_row
-from sgl.runtime.layers.linear import Linear
+from sgl.runtime.kernels.quantized import wgmma_gemm
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.products import (
+from sgl.runtime.models.gpu.gpu_matmul_report import (
     FOLDED,
     PACKED,
     RESTORED,
     TENSOR,
     WIDE,
     WIDE_RESTORED,
-    Product,
-    products_of,
+    MatmulReport,
+    matmul_reports,
 )
-from sgl.runtime.models.spec import Gated, Layer, Norms
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerSpec, LayerNorms
 from sgl.runtime.quantization import Fp8Linear
-from sgl.runtime.quantization.few_bits import FewBitsLinear, FixedFewBitsLinear, Int8RowsLinear
-from sgl.runtime.quantization.rounding import eight_bits
+from sgl.runtime.quantization.gpu_quantized_linear import (
+    GpuQuantizedLinear,
+    DeterministicGpuQuantizedLinear,
+    Int8ActivationLinear,
+)
+from sgl.runtime.quantization.weight_rounding import round_to_int8
 
 HALF = torch.bfloat16
 
@@ -38,29 +43,29 @@ HALF = torch.bfloat16
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(one_row, "has_room", lambda device: True)
+    monkeypatch.setattr(gemv, "has_room", lambda device: True)
 
 
-def told(form: str, group: int = 64, kind: type[FewBitsLinear] = FewBitsLinear) -> dict[str, Product]:
+def told(form: str, group: int = 64, kind: type[GpuQuantizedLinear] = GpuQuantizedLinear) -> dict[str, MatmulReport]:
     """Of a model of two layers whose products are all in one form: "plain", "float8 an output", "int8 rows", or one of `draw`."""
-    found: Decoder = PartsRig(model(*[Layer(Norms.pre(RMS), attention(), Gated(32))] * 2), HALF).model
+    found: Decoder = PartsRig(model(*[LayerSpec(LayerNorms.pre(RMS), attention(), GatedFFNSpec(32))] * 2), HALF).model
     checks.lay_plain(found)
     for block in found.layers if form != "plain" else ():
         for holder, name in block.products():
             setattr(holder, name, made(form, group, kind, getattr(holder, name)))
     vars(found).pop("course", None)
-    return {product.name: product for product in products_of(found)}
+    return {product.name: product for product in matmul_reports(found)}
 
 
-def made(form: str, group: int, kind: type[FewBitsLinear], plain: Linear) -> Linear:
+def made(form: str, group: int, kind: type[GpuQuantizedLinear], plain: Linear) -> Linear:
     if form == "float8 an output":
         return Fp8Linear.of(plain)
     if form == "int8 rows":
-        return Int8RowsLinear(replace(eight_bits(plain.weight.float()), rounds_rows=True), plain.bias, HALF)
+        return Int8ActivationLinear(replace(round_to_int8(plain.weight.float()), rounds_rows=True), plain.bias, HALF)
     return kind(draw(form, *plain.weight.shape, group), plain.bias, HALF)
 
 
-def check(found: dict[str, Product], one: str, few: str, many: str, why: str | None) -> None:
+def check(found: dict[str, MatmulReport], one: str, few: str, many: str, why: str | None) -> None:
     qkv = found["qkv"]
     assert (qkv.count, qkv.one_row, qkv.few_rows, qkv.many_rows) == (2, one, few, many)
     assert qkv.why == why if why is None else str(qkv.why).startswith(why)
@@ -93,11 +98,11 @@ def test_eight_bits_with_a_scale_an_output() -> None:
 
 def test_fixed_sums() -> None:
     same = f"{PACKED}, one order of sums"
-    check(told("zeros", 64, FixedFewBitsLinear), same, same, same, None)
+    check(told("zeros", 64, DeterministicGpuQuantizedLinear), same, same, same, None)
 
 
 def test_more_rows_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_rows_tensor, "fits", lambda weight, gated=False: True)
+    monkeypatch.setattr(wgmma_gemm, "supports_shape", lambda weight, gated=False: True)
     wide = FOLDED.replace(PACKED, WIDE)
     check(told("zeros", 32), TENSOR, f"{FOLDED} up to 32 rows, then {wide}", WIDE_RESTORED, None)
     check(told("float8 an output"), "one_row", f"{FOLDED} up to 32 rows, then {wide}", "torch._scaled_mm of rows in float8", None)

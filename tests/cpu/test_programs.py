@@ -19,14 +19,14 @@ from checkpoints import write_checkpoint, write_tokenizer
 
 import sgl
 from sgl.grammars import GrammarError
-from sgl.lang.backends import default
-from sgl.lang.backends.default import as_backend
-from sgl.lang.backends.embedded.backend import EmbeddedBackend, model_name_of
-from sgl.lang.backends.embedded.tail import common_prefix
+from sgl.lang.backends import default_backend
+from sgl.lang.backends.default_backend import as_backend
+from sgl.lang.backends.embedded.embedded_backend import EmbeddedBackend, model_name_of
+from sgl.lang.backends.embedded.untokenized_tail import common_prefix
 from sgl.lang.chat import get_chat_template
 from sgl.lang.errors import BadValueError
 from sgl.runtime.errors import EngineClosed
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.text.tokenizer import Tokenizer
 
 
@@ -713,16 +713,16 @@ def test_the_bundled_engine_is_shared_and_starts_late(path, monkeypatch):
 
     sgl.set_default_backend(None)
     monkeypatch.setattr("sgl.runtime.engine.NANO", path)
-    monkeypatch.setattr(default, "_shared", default._DefaultBackend())
+    monkeypatch.setattr(default_backend, "_shared", default_backend._DefaultBackend())
     assert sgl.flush_cache() is False and sgl.get_server_info() is None
     first, second = program.run(**GREEDY), program.run(**GREEDY)
     assert first.text() == second.text()
-    started = default._shared.started
+    started = default_backend._shared.started
     assert first.stream_executor.backend is second.stream_executor.backend
     assert sgl.get_server_info()["model_path"] == str(path)
     started.close()
     assert program.run(**GREEDY).text() == first.text()
-    default._shared.started.close()
+    default_backend._shared.started.close()
 
 
 @pytest.mark.parametrize("whitespace,item,key", [("compact", ",", ":"), ("spaced", ", ", ": ")])

@@ -12,19 +12,19 @@ import torch.nn.functional as F
 from rig import Rig, Row
 
 from sgl.runtime.attention import AttentionShape, attention_backend
-from sgl.runtime.attention import cpu as cpu_attention
-from sgl.runtime.cache.kv import PAD_SLOT, KVPool
+from sgl.runtime.attention import cpu_attention as cpu_attention
+from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.device import DeviceChoice
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers import float8 as values
-from sgl.runtime.layers.linear import BlockedLinear, Linear
+from sgl.runtime.executor.device_choice import DeviceChoice
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers import float8_reference as values
+from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.loop.assemble import _arithmetic
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.build.build_engine import _arithmetic
+from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.quantization import FP8, Fp8Linear, kv_dtype_for, transform_for
-from sgl.runtime.quantization.deterministic import ROWS, FixedRowsLinear
-from sgl.runtime.step.batch import Batch
+from sgl.runtime.quantization.deterministic_linear import ROWS, FixedBatchLinear
+from sgl.runtime.step.step_batch import StepBatch
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
 CPU = torch.device("cpu")
@@ -98,8 +98,8 @@ def test_what_is_left_alone() -> None:
     transform = transform_for("fp8", True, CPU)
     assert transform is not None
     down, head = transform("down", Linear(random(8, 16))), transform("head", Linear(random(8, 16)))
-    assert isinstance(down, FixedRowsLinear) and isinstance(down.inner, Fp8Linear)
-    assert type(head.inner if isinstance(head, FixedRowsLinear) else head) is Linear
+    assert isinstance(down, FixedBatchLinear) and isinstance(down.inner, Fp8Linear)
+    assert type(head.inner if isinstance(head, FixedBatchLinear) else head) is Linear
 
 
 def test_what_cannot_be_is_said() -> None:
@@ -149,7 +149,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(
     weights: str, compiled: bool, name: str, outputs: int, inputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)
+        monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)
     transform = transform_for(weights, True, CPU)
     assert transform is not None
     bias = random(outputs, seed=3).to(dtype)
@@ -158,8 +158,8 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(
     if layer is given:
         layer = layer.seal()
     plain = weights == "auto" or name == "head"
-    by_rows = compiled and plain and cpu.can_multiply(dtype, CPU)
-    assert isinstance(layer, BlockedLinear if by_rows else FixedRowsLinear)
+    by_rows = compiled and plain and cpu_kernels.can_multiply(dtype, CPU)
+    assert isinstance(layer, BlockedLinear if by_rows else FixedBatchLinear)
     x = random(67, inputs, seed=1).to(dtype)
     alone = torch.cat([layer(row[None]) for row in x])
     rng = np.random.default_rng(0)
@@ -180,14 +180,14 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(
 SHAPE = AttentionShape(4, 2, 16, (None, 5))
 
 
-def fp8_batch(work: list[tuple[int, int]], slots: int) -> Batch:
+def fp8_batch(work: list[tuple[int, int]], slots: int) -> StepBatch:
     free = np.random.default_rng(0).permutation(np.arange(1, slots)).astype(np.int32)
     ends = np.cumsum([cached + new for cached, new in work])
     context = np.split(free[: ends[-1]], ends[:-1])
     new_slots = np.concatenate([s[cached:] for s, (cached, _) in zip(context, work, strict=True)])
     none = torch.zeros(0, dtype=torch.int64)
     lengths = [new for _, new in work], [cached + new for cached, new in work]
-    return Batch(none, none, torch.from_numpy(new_slots.astype(np.int64)), *lengths, context, none)
+    return StepBatch(none, none, torch.from_numpy(new_slots.astype(np.int64)), *lengths, context, none)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -196,7 +196,7 @@ def test_attention_over_an_fp8_pool_is_that_over_the_restored_values(
     work: list[tuple[int, int]], dtype: torch.dtype
 ) -> None:
     pools = [KVPool(2, 300, 2, 16, kind) for kind in (FP8, dtype)]
-    pools[0].scales = [values.Scales(0.5, 2.0)] * 2
+    pools[0].scales = [values.KVScaleFactors(0.5, 2.0)] * 2
     pools[0].fill_nan(range(1, 300))
     batch, tokens = fp8_batch(work, 300), sum(new for _, new in work)
     q, k, v = (random(tokens, heads, 16, seed=heads).to(dtype) for heads in (4, 2, 2))
@@ -218,7 +218,7 @@ def test_attention_over_an_fp8_pool_is_that_over_the_restored_values(
     assert bool((pools[0].k.float()[:, PAD_SLOT] == 0).all())
 
 
-def write_cached(pool: KVPool, batch: Batch, work: list[tuple[int, int]]) -> None:
+def write_cached(pool: KVPool, batch: StepBatch, work: list[tuple[int, int]]) -> None:
     """The same cached values in both pools, through the scales where there are any."""
     for number, (slots, (cached, _)) in enumerate(zip(batch.context_slots, work, strict=True)):
         for stored in (pool.k, pool.v):
@@ -255,7 +255,7 @@ def test_the_bundled_model_says_nearly_the_same() -> None:
     assert 1e-6 < kl.mean() < 0.1
 
 
-@pytest.mark.skipif(cpu.kernels is None, reason="attention that does not depend on the batch needs the compiled kernels")
+@pytest.mark.skipif(cpu_kernels.kernels is None, reason="attention that does not depend on the batch needs the compiled kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_whole_model_gives_the_same_bits_whatever_the_batch_and_the_chunks(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -14,17 +14,17 @@ import transformers
 from safetensors.torch import load_file
 
 from sgl.cli import main
-from sgl.runtime.calibration import Piece, shards
-from sgl.runtime.calibration.flow import Flow
-from sgl.runtime.calibration.quantize import _inverse, quantize
+from sgl.runtime.calibration import TextPiece, shard_writer
+from sgl.runtime.calibration.layerwise_forward import LayerwiseForward
+from sgl.runtime.calibration.quantize_checkpoint import _inverse, quantize
 from sgl.runtime.engine import NANO, Engine
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.float8 import quantize_weight
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.float8_reference import quantize_weight
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.readers import Readers, Sibling
-from sgl.runtime.quantization.rounding import eight_bits, nearest
-from sgl.runtime.quantization.small_floats import float8_blocks, mxfp4, nvfp4
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.readers import WeightReaders, TensorHeader
+from sgl.runtime.quantization.weight_rounding import round_to_int8, nearest
+from sgl.runtime.quantization.fp4_fp8_rounding import float8_blocks, mxfp4, nvfp4
 
 MODULE = "model.layers.1.self_attn.k_proj"
 NAMES = {
@@ -43,23 +43,23 @@ def dense(names: str = "k") -> torch.Tensor:
     return torch.cat([tensors[f"{MODULE.replace('k_proj', f'{name}_proj')}.weight"] for name in names])
 
 
-def written(out: Path, module: str = MODULE) -> tuple[dict[str, torch.Tensor], Grouped]:
+def written(out: Path, module: str = MODULE) -> tuple[dict[str, torch.Tensor], QuantizedWeight]:
     tensors = {name: tensor for file in out.glob("*.safetensors") for name, tensor in load_file(file).items()}
     own = {name.removeprefix(module + "."): tensor for name, tensor in tensors.items() if name.startswith(module) and not name.endswith("bias")}
     said = json.loads((out / "config.json").read_text())["quantization_config"]
-    siblings = {name: Sibling(NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in own.items()}
-    claim = Readers.of(said, "config.json").claim(module, siblings)
+    siblings = {name: TensorHeader(NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in own.items()}
+    claim = WeightReaders.of(said, "config.json").claim(module, siblings)
     assert claim is not None
     return own, claim.read(own)
 
 
-def rounded(weights: str, weight: torch.Tensor) -> Grouped:
+def rounded(weights: str, weight: torch.Tensor) -> QuantizedWeight:
     """weight: k of a layer, whose global scale in NVFP4 is that of q, k and v."""
     if weights in ("int4", "int8"):
-        return nearest(weight.float(), 64, weight.dtype) if weights == "int4" else eight_bits(weight.float(), weight.dtype)
+        return nearest(weight.float(), 64, weight.dtype) if weights == "int4" else round_to_int8(weight.float(), weight.dtype)
     if weights == "fp8":
         codes, scale = quantize_weight(weight.float())
-        return Grouped.float8(codes, scale[:, None], weight.shape[1])
+        return QuantizedWeight.float8(codes, scale[:, None], weight.shape[1])
     if weights == "fp8_block":
         return float8_blocks(weight.float())
     return mxfp4(weight.float()) if weights == "mxfp4" else nvfp4(dense("qkv").float()).take(slice(384, 512))
@@ -127,20 +127,20 @@ def test_rows_that_a_model_computes_in_another_order_are_written_in_the_files(we
 def test_an_engine_runs_what_was_written(weights: str, quantised: Callable[[str], Path]) -> None:
     with Engine(quantised(weights), dtype="float32", threads=1, kv_tokens=256) as engine:
         (told,) = engine.info()["few_bits"]
-        assert told.startswith("32 projections of ") and ("Int4BlockedLinear" in told) == (weights != "fp8_block" and cpu.kernels.INT4 > 0)
+        assert told.startswith("32 projections of ") and ("Int4BlockedLinear" in told) == (weights != "fp8_block" and cpu_kernels.kernels.INT4 > 0)
         assert engine.generate("1 + 1 =", max_tokens=2, temperature=0).token_ids
 
 
 def test_calibrated_in_shards_it_loads_and_loses_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD", 4 * 10**6)
-    calibration, held_out = texts(12), [Piece(ids, np.zeros(len(ids), bool)) for ids in texts(14)[12:]]
+    monkeypatch.setattr(shard_writer, "SHARD", 4 * 10**6)
+    calibration, held_out = texts(12), [TextPiece(ids, np.zeros(len(ids), bool)) for ids in texts(14)[12:]]
     plain = quantize(NANO, tmp_path / "plain", "int4", held_out=held_out)
     found = quantize(NANO, tmp_path / "gptq", "int4_gptq", calibration=calibration, held_out=held_out)
     assert plain.losses and found.losses and found.losses.divergence < plain.losses.divergence
     assert (tmp_path / "gptq" / "model.safetensors.index.json").exists() and found.bits < 4.5
     decoder = load_model(tmp_path / "gptq")
     assert found.answers is None
-    flow = Flow([piece.ids for piece in held_out])
+    flow = LayerwiseForward([piece.ids for piece in held_out])
     flow.enter(decoder)
     for block in decoder.layers:
         flow.run(block)

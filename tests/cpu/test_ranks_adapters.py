@@ -15,18 +15,22 @@ from test_adapters_extras import CASES as EXTRAS
 from test_adapters_extras import GPT, MIXERS, TOLERANCE, trained
 
 from sgl.runtime.adapters.adapter import ABSENT, Adapter
-from sgl.runtime.adapters.sites import Site, sites_of
-from sgl.runtime.adapters.slots import Slots
+from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.plan import renamed
+from sgl.runtime.loading.load_plan import renamed
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.expert_moves import put, tensors_of
-from sgl.runtime.models.spec import Model
-from sgl.runtime.parallel.adapter_parts import PartsPacking, bytes_of_ranks, most_of_a_rank
-from sgl.runtime.parallel.split import refusal
-from sgl.runtime.parallel.stages import Place, load_part
-from sgl.runtime.parallel.whole_experts import WholeExperts
+from sgl.runtime.models.placement.expert_transfer import put, tensors_of
+from sgl.runtime.models.spec.model_spec import ModelSpec
+from sgl.runtime.parallel.tp.sharded_adapters import (
+    ShardedAdapterPacker,
+    adapter_bytes_of_ranks,
+    most_adapter_bytes_of_rank,
+)
+from sgl.runtime.parallel.tp.tensor_parallel_split import refusal
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_rank_part
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
@@ -40,7 +44,7 @@ OF_PEFT |= {case: MIXERS[case] for case in ("latent", "latent, dora", "mamba 2",
 OF_PEFT |= {case: EXPERTS[case] for case in ("all parameters", "shared", "mixtral", "in turn and transposed")}
 
 
-def pairs_of(model: Model) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]]:
+def pairs_of(model: ModelSpec) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]]:
     generator = torch.Generator().manual_seed(5)
     return {
         module: (torch.randn(3, site.inputs, generator=generator), torch.randn(size, 3, generator=generator), 0.5 + number)
@@ -48,7 +52,7 @@ def pairs_of(model: Model) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]
     }  # fmt: skip
 
 
-def merged(path: Path, into: Path, model: Model, pairs: dict[str, tuple[torch.Tensor, torch.Tensor, float]]) -> Path:
+def merged(path: Path, into: Path, model: ModelSpec, pairs: dict[str, tuple[torch.Tensor, torch.Tensor, float]]) -> Path:
     into.mkdir()
     (into / "config.json").write_text((path / "config.json").read_text())
     tensors, places = load_file(path / "model.safetensors"), {f"{module}.weight" for module in pairs}
@@ -61,7 +65,7 @@ def merged(path: Path, into: Path, model: Model, pairs: dict[str, tuple[torch.Te
     return into
 
 
-def matrix(part: Adapter, site: Site) -> torch.Tensor:
+def matrix(part: Adapter, site: AdapterSite) -> torch.Tensor:
     """[outputs, inputs] that the part adds to a product's weight."""
     found = torch.zeros(site.outputs, site.inputs)
     if part.places[site.number] != ABSENT:
@@ -79,21 +83,21 @@ def test_parts_are_those_of_a_merged_checkpoint(case: str, stages: int, tmp_path
     assert refusal(model, 2) is None
     pairs = pairs_of(model)
     other = merged(path, tmp_path / "merged", model, pairs)
-    whole = PartsPacking(model, stages, 2, torch.float32).pack(pairs)
+    whole = ShardedAdapterPacker(model, stages, 2, torch.float32).pack(pairs)
     parts = [whole, *whole.elsewhere]
     assert len(parts) == 2 * stages and len({part.digest for part in parts}) == 1
     there = []
     for rank, part in enumerate(parts):
-        place = Place.of(rank, len(parts), stages)
-        base, more = (load_part(open_checkpoint(each), place, torch.float32, CPU) for each in (path, other))
+        place = RankPlace.of(rank, len(parts), stages)
+        base, more = (load_rank_part(open_checkpoint(each), place, torch.float32, CPU) for each in (path, other))
         sites = sites_of(base.config)
         assert sites
-        there.append(Slots(sites, torch.float32, CPU, {8: 2, 16: 1}, grows=False).bytes)
+        there.append(AdapterSlots(sites, torch.float32, CPU, {8: 2, 16: 1}, grows=False).bytes)
         for site in sites:
             before, after = (getattr(getattr(each.layers[site.layer], site.holder), site.name).dense() for each in (base, more))
             close(matrix(part, site), after - before, 1e-4, f"rank {rank}: {site.modules}")
-    assert bytes_of_ranks(model, stages, 2, {8: 2, 16: 1}, 4) == sum(there) > 0
-    assert most_of_a_rank(model, stages, 2, {8: 2, 16: 1}, 4) == max(there)
+    assert adapter_bytes_of_ranks(model, stages, 2, {8: 2, 16: 1}, 4) == sum(there) > 0
+    assert most_adapter_bytes_of_rank(model, stages, 2, {8: 2, 16: 1}, 4) == max(there)
 
 
 @pytest.mark.parametrize("case", OF_PEFT)
@@ -126,10 +130,10 @@ def test_adapters_of_experts_that_lie_whole_on_ranks_and_move(case: str, tmp_pat
             held[0][1], held[1][1] = held[1][1], held[0][1]
             for part, tensors in zip(parts, first[::-1], strict=True):
                 put(part.experts[1], tensors)
-                part.lie(held)
+                part.hold_experts(held)
 
-    for lie in (None, turned):
-        _, found = adapted(tmp_path / "base", 2, [tmp_path / "adapter"], [tokens, beside], [0, -1], experts=WholeExperts(2), lie=lie)
+    for hold_experts in (None, turned):
+        _, found = adapted(tmp_path / "base", 2, [tmp_path / "adapter"], [tokens, beside], [0, -1], experts=ExpertParallelSplit(2), hold_experts=hold_experts)
         for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
             assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
 

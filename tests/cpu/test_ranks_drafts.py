@@ -14,15 +14,15 @@ from ranks_rig import same, walk
 from safetensors.torch import load_file, save_file
 
 from sgl.runtime import Engine
-from sgl.runtime.calibration.sharding import shard
+from sgl.runtime.calibration.shard_checkpoint import shard
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.device import choose_device
+from sgl.runtime.executor.device_choice import choose_device
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.heads import EAGLE, open_head
-from sgl.runtime.loading.state import Parts
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.draft_side import draft_side
+from sgl.runtime.loading.draft_head_files import EAGLE, open_draft_head
+from sgl.runtime.loading.sharded_state import ParallelSizes
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.build_draft import make_draft_builder
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 TWO = OPTIONS | {"tensor_parallel": 2, "speculation": "auto"}
@@ -59,9 +59,9 @@ def test_the_copy_is_what_the_target_scores_by(kind: str, tmp_path: Path) -> Non
     target = load_model(where, torch.float32)
     if kind == "sharded state":
         where = tmp_path / "state"
-        shard(made.target, where, device="cpu", parts=Parts(2))
+        shard(made.target, where, device="cpu", parts=ParallelSizes(2))
     weights = kind != "random"
-    head = open_head(made.draft, EAGLE, target.config, form, weights).scoring(target.config, where, form).load(target, torch.float32, torch.device("cpu"), None if weights else 0)
+    head = open_draft_head(made.draft, EAGLE, target.config, form, weights).scoring(target.config, where, form).load(target, torch.float32, torch.device("cpu"), None if weights else 0)
     x = torch.randn(5, 64)
     assert head.product is not None and torch.allclose(head.product(x), target.head(x), atol=1e-5) == weights
 
@@ -70,13 +70,13 @@ def test_heads_that_need_what_lies_elsewhere_are_refused(tmp_path: Path) -> None
     made = eagle(tmp_path)
     config = EngineConfig.from_options(TWO | {"pipeline_parallel": 2, "tensor_parallel": 1, "draft": made.draft}).on("cpu")
     with pytest.raises(ConfigError, match="lie in other stages"):
-        draft_side(config, choose_device("cpu", "float32", 1), open_checkpoint(made.target).model, made.target)
+        make_draft_builder(config, choose_device("cpu", "float32", 1), open_checkpoint(made.target).model, made.target)
 
 
 @pytest.mark.parametrize("change, why", [({"head_bias": True}, "more than a product"), ({"vocab_size": 321}, "not there as floats")])
 def test_targets_whose_scores_are_no_plain_matrix_are_refused(change: dict[str, Any], why: str, tmp_path: Path) -> None:
     made = eagle(tmp_path)
     target = open_checkpoint(made.target).model
-    files = open_head(made.draft, EAGLE, target, "auto", True)
+    files = open_draft_head(made.draft, EAGLE, target, "auto", True)
     with pytest.raises(ConfigError, match=why):
         files.scoring(replace(target, **change), made.target, "auto")

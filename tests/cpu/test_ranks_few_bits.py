@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from test_experts import in_mxfp4
 from test_few_bits_loading import FORMATS, WEIGHTS, needs_product, restored, write
 
-from sgl.runtime.adapters.sites import sites_of
+from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 __all__ = ["restored"]
 
@@ -35,7 +35,7 @@ def without_order(path: Path) -> Path:
 def test_parts_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...], tmp_path: Path, restored: None) -> None:
     few, whole = write(tmp_path, *FORMATS[name], leave=leave)
     for rank in range(2):
-        ours, theirs = (load_share(path, torch.float32, CPU, Split(rank, 2)) for path in (few, whole))
+        ours, theirs = (load_share(path, torch.float32, CPU, TensorParallelSplit(rank, 2)) for path in (few, whole))
         sites = sites_of(ours.config)
         assert len(sites) == 12 and ours.few_bits and not theirs.few_bits
         for site in sites:
@@ -74,21 +74,21 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 def test_inputs_in_the_order_of_their_activations_are_refused_by_name(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["gptq"])
     with pytest.raises(CheckpointError, match=r"model\.layers\.0\.self_attn\.o_proj in GPTQ.*desc_act.*take fewer ranks"):
-        load_share(few, torch.float32, CPU, Split(0, 2))
+        load_share(few, torch.float32, CPU, TensorParallelSplit(0, 2))
 
 
 def test_sizes_that_are_not_the_model_s_are_refused(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["fp8 outputs"])
     edit_json(few / "config.json", intermediate_size=128)
     with pytest.raises(CheckpointError, match=r"\[64, 96\].*config.json asks for 128 inputs|\[96, 64\].*config.json asks for 128 outputs"):
-        load_share(few, torch.float32, CPU, Split(0, 2))
+        load_share(few, torch.float32, CPU, TensorParallelSplit(0, 2))
 
 
 def test_any_inputs_are_those_of_the_whole() -> None:
     draw = torch.Generator().manual_seed(2)
     for group in (16, 32, 48, 64, 200):
         groups = -(-192 // group)
-        whole = Grouped(torch.randint(0, 16, (6, 192), generator=draw).byte(), torch.rand(6, groups, generator=draw), group, zero=torch.rand(6, groups, generator=draw), offset=torch.rand(6, groups, generator=draw))
+        whole = QuantizedWeight(torch.randint(0, 16, (6, 192), generator=draw).byte(), torch.rand(6, groups, generator=draw), group, zero=torch.rand(6, groups, generator=draw), offset=torch.rand(6, groups, generator=draw))
         for start, stop in ((0, 96), (96, 192), (48, 112), (160, 192), (16, 32)):
             inputs = torch.arange(start, stop)
             assert torch.equal(whole.of_inputs(inputs).dense(), whole.dense()[:, inputs])

@@ -23,21 +23,25 @@ from rig import Rig, Row
 from turns import PostingRanks, TurnRanks, Turns
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.kernels import one_row
+from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import decoder
-from sgl.runtime.models.expert_moves import put, tensors_of
-from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.gpu_layers import FusedLayer, StateLayer
-from sgl.runtime.models.lone_layers import LoneLayer
-from sgl.runtime.parallel import moving
-from sgl.runtime.parallel.expert_ranks import ExpertRanks
-from sgl.runtime.parallel.moving import Mover
-from sgl.runtime.parallel.ranks import joined
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.whole_experts import WholeExperts, require_alike, require_kernels
+from sgl.runtime.models.placement.expert_transfer import put, tensors_of
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
+from sgl.runtime.models.gpu.gpu_layers import FusedLayer, FusedRecurrentLayer
+from sgl.runtime.models.gpu.gemv_layers import GemvLayer
+from sgl.runtime.parallel.ep import expert_migration
+from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer
+from sgl.runtime.parallel.ep.expert_migration import ExpertMigrator
+from sgl.runtime.parallel.rank_collectives import joined
+from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.parallel.ep.expert_parallel_split import (
+    ExpertParallelSplit,
+    require_same_options,
+    require_kernels,
+)
 from sgl.runtime.quantization import transform_for
 
 FAMILIES = [
@@ -60,25 +64,25 @@ class Shuffled:
 
     def __call__(self, model: Any, rank: int, number: int) -> None:
         for index, layer in enumerate(model.layers):
-            if isinstance(layer.ffn, ExpertsPart) and number:
+            if isinstance(layer.ffn, ReferenceExperts) and number:
                 sizes = [len(own) for own in layer.ffn.part.held.experts]
                 held = drawn(random.Random(f"{number} {index}"), layer.ffn.part.count, sizes)
                 for network, expert in zip(layer.ffn.experts, held[rank], strict=True):
                     put(network, tensors_of(self._whole.layers[index].ffn.experts[expert]))
-                layer.ffn.lie(held)
+                layer.ffn.hold_experts(held)
 
 
 def steps_of_ranks(
-    path: Path, work: list[list[tuple[Row, int]]], whole: WholeExperts | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain, meet: Any = TurnRanks,
+    path: Path, work: list[list[tuple[Row, int]]], whole: ExpertParallelSplit | None = None, before: Any = None, dtype: torch.dtype = torch.float32, lay: Any = checks.lay_plain, meet: Any = TurnRanks,
     ranks: int = 2, by_rows: bool = False, attention: str = "torch_native",
 ) -> tuple[list[torch.Tensor], Any]:
-    """Rank 0's logits of each step's every row, and its model. whole, by_rows: see `Split`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU.  meet: makes what a rank adds up by."""
+    """Rank 0's logits of each step's every row, and its model. whole, by_rows: see `TensorParallelSplit`.  before: gets each rank's model, the rank and the step's number before it.  lay: has weights lie as on a GPU.  meet: makes what a rank adds up by."""
     turns, found, errors = Turns(ranks), {}, []
 
     def compute(rank: int) -> None:
         with turns.turn:
             try:
-                model = load_share(path, dtype, CPU, Split(rank, ranks, whole, by_rows))
+                model = load_share(path, dtype, CPU, TensorParallelSplit(rank, ranks, whole, by_rows))
                 lay(model)
                 rows: dict[int, Row] = {}
                 rig = checks.FusedRig(path, dtype, model=joined(model, meet(rank, turns)), attention=attention)
@@ -113,8 +117,8 @@ def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path, monkeypa
     found, model = steps_of_ranks(path, walk(tokens))
     for ours, asked in zip(found, expected, strict=True):
         close(ours.float(), asked, 5e-5, case)
-    assert all(isinstance(layer, FusedLayer) for layer in model.course.layers)
-    assert any(isinstance(layer, LoneLayer | FusedLayer) for layer in model.course.alone)
+    assert all(isinstance(layer, FusedLayer) for layer in model.execution_plan.layers)
+    assert any(isinstance(layer, GemvLayer | FusedLayer) for layer in model.execution_plan.alone)
 
 
 @pytest.mark.parametrize("case", ["lfm2", "qwen 3.5", "qwen3 next, dense layers", "granite 4, dense", "mamba 2"])
@@ -125,12 +129,12 @@ def test_two_ranks_advance_the_states_that_one_advances(case: str, tmp_path: Pat
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     found, model = steps_of_ranks(path, walk(tokens))
     for ours, asked in zip(found, expected, strict=True):
         close(ours.float(), asked, 1e-4, case)
-    assert any(isinstance(layer, StateLayer) for layer in model.course.layers) != (case == "mamba 2")
+    assert any(isinstance(layer, FusedRecurrentLayer) for layer in model.execution_plan.layers) != (case == "mamba 2")
 
 
 @pytest.mark.parametrize("case", ["llama", "qwen2", "gemma2", "lfm2", "gpt_neox"])
@@ -142,8 +146,8 @@ def test_products_of_one_row_send_their_parts_themselves(case: str, tmp_path: Pa
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in work]
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     PostingRanks.patch(monkeypatch)
 
     def meet(rank: int, turns: Turns) -> PostingRanks:
@@ -165,21 +169,21 @@ def test_experts_that_lie_whole_on_two_ranks_give_what_one_gives(case: str, tmp_
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     before = Shuffled(path)
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    found, model = steps_of_ranks(path, walk(tokens), WholeExperts(2), before)
+    found, model = steps_of_ranks(path, walk(tokens), ExpertParallelSplit(2), before)
     for ours, asked in zip(found, expected, strict=True):
         close(ours.float(), asked, 5e-5, case)
-    mixtures = [layer for layer in model.course.layers if layer.experts is not None]
+    mixtures = [layer for layer in model.execution_plan.layers if layer.experts is not None]
     assert mixtures and all(layer.experts.turns is not None for layer in mixtures)
     require_kernels(model, "asked")
 
 
 def test_mixtures_that_the_kernels_leave_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_family("qwen3 moe", tmp_path)
-    model = load_share(path, torch.float32, CPU, Split(0, 2, WholeExperts()))
+    model = load_share(path, torch.float32, CPU, TensorParallelSplit(0, 2, ExpertParallelSplit()))
     with pytest.raises(ConfigError, match="Triton is not there"):
         require_kernels(model, "Engine(tensor_parallel=2")
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    few = load_share(path, torch.float32, CPU, Split(0, 2, WholeExperts()), transform=transform_for("int8", False, CPU))
+    few = load_share(path, torch.float32, CPU, TensorParallelSplit(0, 2, ExpertParallelSplit()), transform=transform_for("int8", False, CPU))
     with pytest.raises(ConfigError, match=r"tensor_parallel=2, expert_parallel=True\): layer 0: experts kept as Int8GroupedLinear"):
         require_kernels(few, "Engine(tensor_parallel=2")
 
@@ -187,12 +191,12 @@ def test_mixtures_that_the_kernels_leave_are_refused_by_name(tmp_path: Path, mon
 def test_other_ranks_whose_experts_are_kept_otherwise_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a checkpoint of which some experts are in few bits, rank 0 may have plain ones alone."""
     path, forms = write_family("qwen3 moe", tmp_path), []
-    monkeypatch.setattr(moving.dist, "all_gather_object", lambda found, own, group: forms.append(own) or found.__setitem__(slice(None), [forms[0], own]))
+    monkeypatch.setattr(expert_migration.dist, "all_gather_object", lambda found, own, group: forms.append(own) or found.__setitem__(slice(None), [forms[0], own]))
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    models = [load_share(path, torch.float32, CPU, Split(rank, 2, WholeExperts()), transform=(rank and transform_for("int8", False, CPU)) or None) for rank in range(2)]
+    models = [load_share(path, torch.float32, CPU, TensorParallelSplit(rank, 2, ExpertParallelSplit()), transform=(rank and transform_for("int8", False, CPU)) or None) for rank in range(2)]
     checks.lay_plain(models[0])
     require_kernels(models[0], "Engine(tensor_parallel=2")
-    require_alike(ExpertRanks(None, Mover(models[0], 0, 2), 2).fixed, "Engine(tensor_parallel=2")
-    fixed = ExpertRanks(None, Mover(models[1], 1, 2), 2).fixed
+    require_same_options(ExpertBalancer(None, ExpertMigrator(models[0], 0, 2), 2).fixed, "Engine(tensor_parallel=2")
+    fixed = ExpertBalancer(None, ExpertMigrator(models[1], 1, 2), 2).fixed
     with pytest.raises(ConfigError, match=r"expert_parallel=True\): layers 0-3: experts kept in different forms"):
-        require_alike(fixed, "Engine(tensor_parallel=2")
+        require_same_options(fixed, "Engine(tensor_parallel=2")

@@ -23,18 +23,19 @@ from test_ranks_few_bits import without_order
 from test_ranks_fused import steps_of_ranks
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.kernels import few_bits
-from sgl.runtime.layers.linear import BlockedLinear, Linear
+from sgl.runtime.kernels.quantized import quantized_gemm
+from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.models import decoder, fused
-from sgl.runtime.models.experts import ExpertsPart
-from sgl.runtime.models.gpu_layers import FusedLayer
-from sgl.runtime.models.over_ranks import here
-from sgl.runtime.parallel.line import Begin
-from sgl.runtime.parallel.part import Part
-from sgl.runtime.parallel.whole_experts import WholeExperts
-from sgl.runtime.quantization import FewBitsLinear, keeping
-from sgl.runtime.quantization.fp8 import Fp8Linear
+from sgl.runtime.models import decoder
+from sgl.runtime.models.gpu import gpu_step
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
+from sgl.runtime.models.gpu.gpu_layers import FusedLayer
+from sgl.runtime.models.reference.tensor_parallel_linear import local_product
+from sgl.runtime.parallel.workers.worker_channel import RankStart
+from sgl.runtime.parallel.workers.rank_weights import RankWeights
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
+from sgl.runtime.quantization import GpuQuantizedLinear, quantized_transform
+from sgl.runtime.quantization.fp8_linear import Fp8Linear
 
 HALF = torch.bfloat16
 SOME = ("k_proj.weight", "mlp.down_proj.weight")
@@ -50,11 +51,11 @@ def lay(model: Any) -> None:
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = keeping._kept
-    monkeypatch.setattr(keeping, "_kept", lambda weight, *rest: usual(weight, *rest) if isinstance(weight, torch.Tensor) else keeping._on_gpu(weight, *rest))
+    usual = quantized_transform._kept
+    monkeypatch.setattr(quantized_transform, "_kept", lambda weight, *rest: usual(weight, *rest) if isinstance(weight, torch.Tensor) else quantized_transform._on_gpu(weight, *rest))
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(Fp8Linear, "__call__", lambda self, x: few_bits.product(x, self.packed, self.bias))  # of few rows
-    monkeypatch.setattr(fused, "few_rows", lambda *parts: None)  # one card would fold, and round otherwise
+    monkeypatch.setattr(Fp8Linear, "__call__", lambda self, x: quantized_gemm.product(x, self.packed, self.bias))  # of few rows
+    monkeypatch.setattr(gpu_step, "small_batch_layers", lambda *parts: None)  # one card would fold, and round otherwise
 
 
 def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
@@ -63,12 +64,12 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
 
 
 def kinds(model: Any) -> set[type]:
-    return {type(here(getattr(holder, name))) for layer in model.layers for holder, name in layer.products()}
+    return {type(local_product(getattr(holder, name))) for layer in model.layers for holder, name in layer.products()}
 
 
 def restored_rig(path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     with monkeypatch.context() as patch:
-        patch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+        patch.setattr(quantized_transform, "keep_quantized", lambda codes, layer: "the test restores them")
         return Rig(path, attention="torch_native")
 
 
@@ -78,9 +79,9 @@ def one_card(path: Path) -> checks.FusedRig:
     return checks.FusedRig(path, HALF, model=model, attention="torch_native")
 
 
-def check(path: Path, by_law: Rig, tokens: list[int]) -> Any:
+def check(path: Path, by_reference: Rig, tokens: list[int]) -> Any:
     """Two ranks are about as near to the law as one is; rank 0's model."""
-    asked = [by_law.step(step, every_row=True) for step in walk(tokens)]
+    asked = [by_reference.step(step, every_row=True) for step in walk(tokens)]
     with products_as_on_a_tensor_core():
         rig = one_card(path)
         alone = [rig.step(step, every_row=True) for step in walk(tokens)]
@@ -94,11 +95,11 @@ def check(path: Path, by_law: Rig, tokens: list[int]) -> Any:
 def test_two_ranks_compute_what_the_restored_twin_computes(name: str, leave: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     few, whole = write(tmp_path, *FORMATS[name], leave=leave, num_hidden_layers=1)
     few, whole = (without_order(few), few) if name == "gptq" else (few, whole)
-    by_law = restored_rig(whole, monkeypatch)
+    by_reference = restored_rig(whole, monkeypatch)
     request.getfixturevalue("as_on_a_gpu")
-    model = check(few, by_law, [*range(40, 73)])
-    assert all(isinstance(layer, FusedLayer) for layer in model.course.layers)
-    assert any(issubclass(kind, FewBitsLinear | Fp8Linear) for kind in kinds(model))
+    model = check(few, by_reference, [*range(40, 73)])
+    assert all(isinstance(layer, FusedLayer) for layer in model.execution_plan.layers)
+    assert any(issubclass(kind, GpuQuantizedLinear | Fp8Linear) for kind in kinds(model))
     assert [str(kept) for kept in model.few_bits]
 
 
@@ -107,12 +108,12 @@ def test_experts_in_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reque
     written = reference("GptOssForCausalLM", **keys)
     written.save_pretrained(tmp_path)
     in_mxfp4(tmp_path, written)
-    by_law = restored_rig(tmp_path, monkeypatch)
+    by_reference = restored_rig(tmp_path, monkeypatch)
     request.getfixturevalue("as_on_a_gpu")
-    model = check(tmp_path, by_law, prompt(320))
-    experts = [expert for layer in model.layers if isinstance(layer.ffn, ExpertsPart) for expert in layer.ffn.experts]
-    assert experts and all(isinstance(expert.down, FewBitsLinear) for expert in experts)
-    assert all(layer.experts is not None for layer in model.course.layers)
-    part = Part(Begin(0, 2, "", str(tmp_path), torch.float32, CPU, 1, None, "auto", None, "auto", False, 1, WholeExperts()), None)
+    model = check(tmp_path, by_reference, prompt(320))
+    experts = [expert for layer in model.layers if isinstance(layer.ffn, ReferenceExperts) for expert in layer.ffn.experts]
+    assert experts and all(isinstance(expert.down, GpuQuantizedLinear) for expert in experts)
+    assert all(layer.experts is not None for layer in model.execution_plan.layers)
+    part = RankWeights(RankStart(0, 2, "", str(tmp_path), torch.float32, CPU, 1, None, "auto", None, "auto", False, 1, ExpertParallelSplit()), None)
     with pytest.raises(CheckpointError, match="in few bits, which expert_parallel does not take on GPUs"):
         part.plan(part.load(), part.opened(tmp_path))

@@ -20,14 +20,14 @@ from test_ranks_adapters import merged, pairs_of
 from test_ranks_fused import steps_of_ranks
 from turns import PostingRanks, TurnRanks, Turns
 
-from sgl.runtime.adapters.laws import adapted_sites, law_for
-from sgl.runtime.adapters.shadow import Shadow
-from sgl.runtime.adapters.slots import Slots
-from sgl.runtime.kernels import one_row
+from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
+from sgl.runtime.adapters.adapted_model import AdaptedModel
+from sgl.runtime.adapters.adapter_slots import AdapterSlots
+from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import decoder
-from sgl.runtime.models.lone_layers import FoldedLayer, LoneLayer
-from sgl.runtime.parallel.adapter_parts import PartsPacking
+from sgl.runtime.models.gpu.gemv_layers import FullyFusedLayer, GemvLayer
+from sgl.runtime.parallel.tp.sharded_adapters import ShardedAdapterPacker
 
 CPU = torch.device("cpu")
 
@@ -38,14 +38,14 @@ def test_logits_are_those_of_a_merged_checkpoint(case: str, posting: bool, tmp_p
     path, made = write_family(case, tmp_path / "base", num_hidden_layers=2), []
     model = open_checkpoint(path).model
     pairs = {module: (first * 0.1, second * 0.1, scale) for module, (first, second, scale) in pairs_of(model).items()}
-    whole = PartsPacking(model, 1, 2, torch.float32).pack(pairs)
+    whole = ShardedAdapterPacker(model, 1, 2, torch.float32).pack(pairs)
     row = Row(prompt(model.vocab_size)[:6])
     work = [[(row, 4)], [(row, 1)], [(row, 1)]]
     expected = [Rig(merged(path, tmp_path / "merged", model, pairs), attention="torch_native").step([(Row(row.tokens), 6)], every_row=True)]
     plain = Rig(path, attention="torch_native").step([(Row(row.tokens), 6)], every_row=True)
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     monkeypatch.setattr(checks.FusedRig, "adapters", [0])
     PostingRanks.patch(monkeypatch)
 
@@ -56,14 +56,14 @@ def test_logits_are_those_of_a_merged_checkpoint(case: str, posting: bool, tmp_p
     def lay_in(model: Any, rank: int, number: int) -> None:
         if number == 0:
             sites = adapted_sites(model, False)
-            slots = Slots(sites, torch.float32, CPU, {8: 1}, False)
-            model.adapted = Shadow(model, sites, law_for(model, slots, sites, False))
+            slots = AdapterSlots(sites, torch.float32, CPU, {8: 1}, False)
+            model.adapted = AdaptedModel(model, sites, adapter_products_for(model, slots, sites, False))
             slots.mirror([8], 0, (whole, *whole.elsewhere)[rank])
 
     found, model = steps_of_ranks(path, work, before=lay_in, meet=meet)
     close(torch.cat(found).float(), expected[0], 1e-4, case)
     assert (expected[0] - plain).abs().max() > 0.05
-    layers = model.adapted._model(False, False).course.alone
-    assert all(isinstance(layer, LoneLayer) for layer in layers) and not any(isinstance(layer, FoldedLayer) for layer in layers)
+    layers = model.adapted._model(False, False).execution_plan.alone
+    assert all(isinstance(layer, GemvLayer) for layer in layers) and not any(isinstance(layer, FullyFusedLayer) for layer in layers)
     if posting:
         assert [ranks.posts for ranks in made] == [0 if case == "gpt_neox" else 2 * 2 * len(layers)] * 2

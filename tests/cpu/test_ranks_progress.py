@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.parallel import progress
-from sgl.runtime.parallel.algorithms import LIMITS, algorithm, limits
-from sgl.runtime.parallel.progress import Moved, Progress, Stall
-from sgl.runtime.parallel.ranks import Ranks
-from sgl.runtime.parallel.team import Team
+from sgl.runtime.parallel.workers import gpu_progress
+from sgl.runtime.parallel.all_reduce_algorithms import LIMITS, algorithm, limits
+from sgl.runtime.parallel.workers.gpu_progress import GpuProgressCount, GpuProgress, StallDetector
+from sgl.runtime.parallel.rank_collectives import RankCollectives
+from sgl.runtime.parallel.workers.worker_group import RankGroup
 
 
 def test_steps_are_done_in_order():
@@ -26,37 +26,37 @@ def test_steps_are_done_in_order():
         marks[-1].query = lambda mark=marks[-1]: mark.there
         return marks[-1]
 
-    ours = Progress(mark, lambda: 7)
+    ours = GpuProgress(mark, lambda: 7)
     for _ in range(3):
         ours.launch()
     marks[1].there = True  # not before the first
-    assert ours.launched == 3 and ours.moved() == Moved(0, 7)
+    assert ours.launched == 3 and ours.moved() == GpuProgressCount(0, 7)
     marks[0].there = True
-    assert ours.moved() == Moved(2, 7) and ours.moved() == Moved(2, 7)
+    assert ours.moved() == GpuProgressCount(2, 7) and ours.moved() == GpuProgressCount(2, 7)
 
 
 def test_what_does_not_move_hangs_and_nothing_else(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    stall = Stall(10.0)
+    monkeypatch.setattr(gpu_progress.time, "monotonic", lambda: now[0])
+    stall = StallDetector(10.0)
 
-    def after(seconds: float, moved: Moved, steps: int) -> bool:
+    def after(seconds: float, moved: GpuProgressCount, steps: int) -> bool:
         now[0] += seconds
         return stall(moved, steps)
 
-    assert not after(50, Moved(0, 0), 0)  # nothing to do
-    assert not after(9, Moved(0, 0), 2) and not after(9, Moved(1, 0), 2)  # slow
-    assert not after(9, Moved(1, 4), 2) and not after(9, Moved(1, 5), 2)  # compiles
-    assert not after(9, Moved(1, 5), 2) and after(2, Moved(1, 5), 2)
-    assert not after(1, Moved(2, 5), 2) and not after(99, Moved(2, 5), 2) and not after(9, Moved(2, 5), 3) and after(2, Moved(2, 5), 3)
+    assert not after(50, GpuProgressCount(0, 0), 0)  # nothing to do
+    assert not after(9, GpuProgressCount(0, 0), 2) and not after(9, GpuProgressCount(1, 0), 2)  # slow
+    assert not after(9, GpuProgressCount(1, 4), 2) and not after(9, GpuProgressCount(1, 5), 2)  # compiles
+    assert not after(9, GpuProgressCount(1, 5), 2) and after(2, GpuProgressCount(1, 5), 2)
+    assert not after(1, GpuProgressCount(2, 5), 2) and not after(99, GpuProgressCount(2, 5), 2) and not after(9, GpuProgressCount(2, 5), 3) and after(2, GpuProgressCount(2, 5), 3)
 
 
 def test_a_step_that_hangs_ends_all_ranks(monkeypatch):
     """Of rank 0, whose card does one of two steps; whatever stands for stderr."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
     broken, left = SimpleQueue(), [True, False]
-    ours = Progress(lambda: SimpleNamespace(query=lambda there=left.pop(0): there))
-    team = Team(1, 0.5, broken.put)
+    ours = GpuProgress(lambda: SimpleNamespace(query=lambda there=left.pop(0): there))
+    team = RankGroup(1, 0.5, broken.put)
     try:
         team.watch_steps(ours)
         for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_step_that_hangs_ends_all_ranks(monkeypatch):
 def test_ranks_that_never_connect_end_all():
     """Of a team without others; a heartbeat that counts ten times while models are loaded."""
     broken, over = SimpleQueue(), threading.Event()
-    team = Team(1, 0.05, broken.put)
+    team = RankGroup(1, 0.05, broken.put)
     try:
         threading.Thread(target=team.met, args=(lambda arrived: (arrived(), over.wait(60)),), daemon=True).start()
         error = broken.get(timeout=30)
@@ -82,7 +82,7 @@ def test_ranks_that_never_connect_end_all():
 
 def test_ranks_that_are_still_loading_are_waited_for():
     broken, over = SimpleQueue(), threading.Event()
-    team = Team(1, 0.05, broken.put)
+    team = RankGroup(1, 0.05, broken.put)
     try:
         assert team.met(lambda arrived: over.wait(1.5)) is False and broken.empty()
     finally:
@@ -91,7 +91,7 @@ def test_ranks_that_are_still_loading_are_waited_for():
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_each_rank_hears_every_other_before_the_first_step(monkeypatch, wrong):
-    ranks = object.__new__(Ranks)
+    ranks = object.__new__(RankCollectives)
     ranks.rank, ranks.ranks = 1, 3
 
     def exchanged(heard, own):

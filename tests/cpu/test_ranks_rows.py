@@ -14,12 +14,12 @@ from ranks_rig import steps_of_ranks
 from rig import Rig, Row
 from test_families_latent import in_few_bits
 
-from sgl.runtime.layers.float8 import FP8
+from sgl.runtime.layers.float8_reference import FP8
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.models import latent
-from sgl.runtime.quantization import keeping
-from sgl.runtime.step.batch import Batch, DeviceBatch
-from sgl.runtime.step.own_rows import RowShare, own_rows
+from sgl.runtime.models.reference import reference_latent_attention
+from sgl.runtime.quantization import quantized_transform
+from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
+from sgl.runtime.step.rank_rows import RankRowShare, own_rows
 
 CASES = [
     ("deepseek v2", 2, {}),
@@ -39,7 +39,7 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
 
 @pytest.mark.parametrize("case, ranks, more", CASES)
 def test_ranks_attend_for_rows_as_one_attends_for_all(case: str, ranks: int, more: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latent, "FRESH", 6 if ranks == 2 else 1000)
+    monkeypatch.setattr(reference_latent_attention, "FRESH", 6 if ranks == 2 else 1000)
     path = write_family(case, tmp_path, **more)
     tokens = prompt(open_checkpoint(path).model.vocab_size)
     rig = Rig(path, attention="torch_native")
@@ -66,7 +66,7 @@ def test_checkpoints_in_few_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     alone = Rig(tmp_path / "few")
     rounded = [alone.step(step, every_row=True) for step in walk(prompt(320))]
     kept = steps_of_ranks(tmp_path / "few", 2, walk(prompt(320)), by_rows=True)
-    monkeypatch.setattr(keeping, "in_few_bits", lambda codes, layer: "the test restores them")
+    monkeypatch.setattr(quantized_transform, "keep_quantized", lambda codes, layer: "the test restores them")
     restored, whole = steps_of_ranks(tmp_path / "few", 2, walk(prompt(320)), by_rows=True), Rig(tmp_path / "whole", attention="torch_native")
     expected = [whole.step(step, every_row=True) for step in walk(prompt(320))]
     for found, asked in zip(restored, expected, strict=True):
@@ -75,7 +75,7 @@ def test_checkpoints_in_few_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     assert (ours - exact).norm() < 1.5 * (theirs - exact).norm() + 1e-4 * exact.norm()
 
 
-def drawn_batch(rng: np.random.Generator, static: bool) -> Batch:
+def drawn_batch(rng: np.random.Generator, static: bool) -> StepBatch:
     """Of random sequences; static: as in a graph, of one token each."""
     lengths = [1] * int(rng.integers(1, 12)) if static else rng.integers(1, 9, rng.integers(1, 7)).tolist()
     contexts = [count + int(rng.integers(0, 9)) for count in lengths]
@@ -86,10 +86,10 @@ def drawn_batch(rng: np.random.Generator, static: bool) -> Batch:
         rows, rows.repeat_interleave(torch.tensor(lengths)), torch.tensor([*accumulate(lengths, initial=0)]), torch.tensor(contexts), torch.empty(0), 1, torch.empty(0), static
     )  # fmt: skip
     new = np.concatenate([each[len(each) - count :] for each, count in zip(slots, lengths, strict=True)])
-    return Batch(torch.arange(total), torch.from_numpy(positions), torch.from_numpy(new), lengths, contexts, slots, torch.arange(total), device=device)
+    return StepBatch(torch.arange(total), torch.from_numpy(positions), torch.from_numpy(new), lengths, contexts, slots, torch.arange(total), device=device)
 
 
-def seen(batch: Batch) -> list[tuple]:
+def seen(batch: StepBatch) -> list[tuple]:
     """Of each token what it is and what it sees, as the host has it and as the device has it."""
     found, device = [], batch.device
     for at, (length, context, slots) in enumerate(zip(batch.query_lens, batch.context_lens, batch.context_slots, strict=True)):
@@ -106,7 +106,7 @@ def seen(batch: Batch) -> list[tuple]:
 def test_ranks_have_each_row_once_and_see_what_it_sees(seed: int) -> None:
     rng, static = np.random.default_rng(seed), seed % 3 == 0
     batch, ranks = drawn_batch(rng, static), int(rng.integers(2, 6))
-    parts = [own_rows(batch, RowShare(rank, ranks)) for rank in range(ranks)]
+    parts = [own_rows(batch, RankRowShare(rank, ranks)) for rank in range(ranks)]
     assert [row for part in parts for row in seen(part.batch or batch)[: None if part.batch else 0]] == seen(batch)
     assert max(part.rows.stop - part.rows.start for part in parts) - min(part.rows.stop - part.rows.start for part in parts) <= 1
     for part in parts:

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from test_families_latent import V3
 
 from sgl.runtime import Engine
-from sgl.runtime.calibration.sharding import shard
+from sgl.runtime.calibration.shard_checkpoint import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.state import Parts
-from sgl.runtime.parallel.share import require
-from sgl.runtime.parallel.split import refusal
-from sgl.runtime.parallel.stages import require_state
+from sgl.runtime.loading.sharded_state import ParallelSizes
+from sgl.runtime.parallel.tp.sharded_source import require
+from sgl.runtime.parallel.tp.tensor_parallel_split import refusal
+from sgl.runtime.parallel.pp.pipeline_stages import require_state
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 ROWS = {"tensor_parallel": 2, "latent_attention": "rows"}
@@ -152,6 +152,6 @@ def test_models_that_are_not_shared_out_by_rows_are_told(case, why, tmp_path):
 
 
 def test_states_by_heads_are_not_opened_by_rows(path, tmp_path):
-    shard(path, tmp_path / "state", device="cpu", parts=Parts(2))
+    shard(path, tmp_path / "state", device="cpu", parts=ParallelSizes(2))
     with pytest.raises(ConfigError, match=r"latent_attention='rows'\): a sharded state has latent attention by heads"):
-        require_state(tmp_path / "state", Parts(2), rows=True)
+        require_state(tmp_path / "state", ParallelSizes(2), rows=True)

@@ -23,11 +23,11 @@ from test_ranks_rows import walk
 from test_ranks_runner_states import OPTIONS, forks, texts
 
 from sgl.runtime import Engine
-from sgl.runtime.attention import triton_latent
-from sgl.runtime.kernels.attention_latent import LatentTile
+from sgl.runtime.attention import triton_mla_attention
+from sgl.runtime.kernels.attention.attention_latent import LatentTile
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import decoder
-from sgl.runtime.models.gpu_latent import LatentLayer
+from sgl.runtime.models.gpu.gpu_latent_attention import FusedLatentLayer
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,11 +43,11 @@ def test_ranks_attend_for_rows_as_one_attends_for_all(case: str, ranks: int, tmp
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(triton_latent, "tiles_for", lambda pool: (LatentTile(16, 16, 16, 6),) * 2)
+    monkeypatch.setattr(triton_mla_attention, "tiles_for", lambda pool: (LatentTile(16, 16, 16, 6),) * 2)
     found, model = steps_of_ranks(path, walk(tokens), ranks=ranks, by_rows=True, attention="triton")
     for ours, asked in zip(found, expected, strict=True):
         close(ours.float(), asked, 5e-5, case)
-    assert all(isinstance(layer, LatentLayer) for layer in model.course.layers)
+    assert all(isinstance(layer, FusedLatentLayer) for layer in model.execution_plan.layers)
 
 
 def test_both_cards_run_ahead_and_as_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_both_cards_run_ahead_and_as_graphs(tmp_path: Path, monkeypatch: pytest.
         engine._core.after_step = engine._core.check
         assert texts(engine, prompts, 3) + forks(engine) == expected
         card, leader = made
-        assert all(isinstance(layer, LatentLayer) for layer in leader.model.course.layers)
+        assert all(isinstance(layer, FusedLatentLayer) for layer in leader.model.execution_plan.layers)
         assert card.follower.runner._graphs._runs == leader._graphs._runs and len(leader._graphs)
         assert engine.sleep() > 0
         engine.wake()

@@ -20,24 +20,25 @@ from layer_checks import lay_plain
 from test_piecewise_engine import found
 from turns import TurnRanks, Turns
 
-from sgl.runtime.cache import Mark, WindowPages, WindowPlaces
-from sgl.runtime.cache.state_slots import SCRAP_SLOT
-from sgl.runtime.executor import cuda_runner, stage_cuda_runner, team_cuda_runner
-from sgl.runtime.executor.micro_batches import pieces
-from sgl.runtime.executor.page_table import MirroredTable
-from sgl.runtime.executor.stage_cuda_runner import StagedFollower, StagedTeamRunner
+from sgl.runtime.cache import StateCheckpoint, WindowPages, WindowPageTable
+from sgl.runtime.cache.recurrent_state_slots import SCRAP_SLOT
+from sgl.runtime.executor import cuda_runner
+from sgl.runtime.executor.ranks import stage_cuda_runner, rank_cuda_runner
+from sgl.runtime.executor.ranks.micro_batches import pieces
+from sgl.runtime.executor.gpu_page_table import MirroredPageTable
+from sgl.runtime.executor.ranks.stage_cuda_runner import StageWorkerCudaRunner, FirstStageCudaRunner
 from sgl.runtime.executor.step_arrays import StepArrays
-from sgl.runtime.executor.team_cuda_runner import FollowerRunner, TeamCudaRunner
-from sgl.runtime.executor.work_words import Mirrors, to_words
-from sgl.runtime.kernels.ahead import is_compiling
-from sgl.runtime.loop import assemble
-from sgl.runtime.parallel.ranks import joined
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.stages import Place, load_stage
-from sgl.runtime.sequences.draft import Draft, Source
-from sgl.runtime.sequences.ops import Op
-from sgl.runtime.sequences.sequence import SequenceState, Work
+from sgl.runtime.executor.ranks.rank_cuda_runner import RankWorkerCudaRunner, RankZeroCudaRunner
+from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
+from sgl.runtime.kernels.launch.compile_ahead import is_compiling
+from sgl.runtime.build import build_engine
+from sgl.runtime.parallel.rank_collectives import joined
+from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
+from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
+from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
 
 CPU = torch.device("cpu")
 
@@ -75,10 +76,10 @@ class TurnLinks:
 
 
 def part_of(path: Any, rank: int, ranks: Any, whole: Any = None, by_rows: bool = False) -> Any:
-    """A rank's part of the model: of each layer, or with `ranks` None some of the layers. whole, by_rows: see `Split`."""
+    """A rank's part of the model: of each layer, or with `ranks` None some of the layers. whole, by_rows: see `TensorParallelSplit`."""
     if ranks is None:
-        return load_stage(path, torch.float32, CPU, Place(rank, 2, Split(0, 1)))
-    model = load_share(path, torch.float32, CPU, Split(rank, 2, whole, by_rows))
+        return load_stage(path, torch.float32, CPU, RankPlace(rank, 2, TensorParallelSplit(0, 1)))
+    model = load_share(path, torch.float32, CPU, TensorParallelSplit(rank, 2, whole, by_rows))
     if whole is not None or by_rows:
         lay_plain(model)
     return joined(model, ranks)
@@ -90,14 +91,14 @@ class Follower(threading.Thread):
     def __init__(self, path: Any, turns: Turns, pool: Any, config: Any, context: int, sent: Any = None, whole: Any = None) -> None:
         super().__init__(daemon=True)
         self._turns, self._words, self.error = turns, deque(), None
-        ranks, self._mirrors = TurnRanks(1, turns), Mirrors(config.max_running)
+        ranks, self._mirrors = TurnRanks(1, turns), SequenceMirrors(config.max_running)
         self.model = model = part_of(path, 1, None if sent else ranks, whole)
         model.fused = True
         layout = model.config.attention
         more = {"links": TurnLinks(model, turns, sent)} if sent else {}
         if sent:
             ranks.told = lambda x: None
-        self.runner = (StagedFollower if sent else FollowerRunner)(
+        self.runner = (StageWorkerCudaRunner if sent else RankWorkerCudaRunner)(
             model, Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]), CPU, context=context, page_size=config.page_size,
             max_running=config.max_running, ranks=ranks, mirrors=self._mirrors, **more,
         )  # fmt: skip
@@ -110,7 +111,7 @@ class Follower(threading.Thread):
     def tell(self, name: str, *arguments: Any) -> None:
         self._words.append((name, arguments))
 
-    def broke_off(self, error: BaseException) -> None:
+    def report_failed_step(self, error: BaseException) -> None:
         self.error = error
 
     def close(self) -> None: ...
@@ -140,16 +141,16 @@ class Led:
             return result
 
 
-class Leader(Led, TeamCudaRunner): ...
+class Leader(Led, RankZeroCudaRunner): ...
 
 
-class StagedLeader(Led, StagedTeamRunner): ...
+class StagedLeader(Led, FirstStageCudaRunner): ...
 
 
 def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
     texts, scores, _ = found(tiny)
     pretend(monkeypatch)
-    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
     monkeypatch.setattr(stage_cuda_runner, "FIXED_ON_GPUS", 2)  # so that short steps are cut
     turns, made, sent = Turns(2), [], (deque(), deque())
     ranks = TurnRanks(0, turns)
@@ -163,8 +164,8 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
         ))  # fmt: skip
         return made[1]
 
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(assemble, "load_model", lambda path, *rest: part_of(path, 0, None))
+    monkeypatch.setattr(build_engine, "make_runner", runner)
+    monkeypatch.setattr(build_engine, "load_model", lambda path, *rest: part_of(path, 0, None))
     ours, our_scores, _ = found(tiny)
     follower, leader = made
     with turns.turn:
@@ -178,7 +179,7 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
 def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monkeypatch):
     texts, scores, _ = found(tiny)
     pretend(monkeypatch)
-    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made = Turns(2), []
     ranks = TurnRanks(0, turns)
 
@@ -189,8 +190,8 @@ def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monk
         ))  # fmt: skip
         return made[1]
 
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(assemble, "load_model", lambda path, dtype, *rest: part_of(path, 0, ranks))
+    monkeypatch.setattr(build_engine, "make_runner", runner)
+    monkeypatch.setattr(build_engine, "load_model", lambda path, dtype, *rest: part_of(path, 0, ranks))
     ours, our_scores, runs = found(tiny)
     follower, leader = made
     with turns.turn:
@@ -202,7 +203,7 @@ def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monk
     assert follower.runner._graphs._runs == leader._graphs._runs
 
 
-class Wants(Op):
+class Wants(SequenceOp):
     def __init__(self, count: int) -> None:
         super().__init__()
         self._count = count
@@ -218,9 +219,9 @@ class Wants(Op):
 def test_mirrors_make_the_plans_of_rank_0(seed):
     """Sequences grow, are cut, lose their rows and have drafts; some wait for a token of the step before."""
     rng, apart = np.random.default_rng(seed), seed % 2 == 1  # windows apart, or states
-    windows, theirs = (WindowPages(1000, 200, 2, 9), WindowPlaces(1000, 2, 9)) if apart else (None, None)
-    mirrors = Mirrors(4, theirs)
-    tables = [cuda_runner.PageTable(4, 128, 2, CPU, windows), MirroredTable(4, 128, 2, CPU, mirrors.rows, theirs)]
+    windows, theirs = (WindowPages(1000, 200, 2, 9), WindowPageTable(1000, 2, 9)) if apart else (None, None)
+    mirrors = SequenceMirrors(4, theirs)
+    tables = [cuda_runner.GpuPageTable(4, 128, 2, CPU, windows), MirroredPageTable(4, 128, 2, CPU, mirrors.rows, theirs)]
     live = [SequenceState(number) for number in range(6)]
     for seq in live:
         seq.tokens.extend(rng.integers(0, 99, 40))
@@ -237,12 +238,12 @@ def test_mirrors_make_the_plans_of_rank_0(seed):
             seq.slots.extend(np.arange(2 * 100 * seq.id + 200 + len(seq.slots), 2 * 100 * seq.id + 200 + hi))
             seq.ops.clear()
             seq.ops.append(Wants(int(rng.integers(0, 3))))
-            seq.trail, seq.into = [Mark(lo, int(slot)) for slot in rng.integers(2, 50, rng.integers(0, 3))], int(rng.choice([0, SCRAP_SLOT, 60]))
-            work.append(Work(seq, lo, hi))
+            seq.trail, seq.into = [StateCheckpoint(lo, int(slot)) for slot in rng.integers(2, 50, rng.integers(0, 3))], int(rng.choice([0, SCRAP_SLOT, 60]))
+            work.append(ScheduledWork(seq, lo, hi))
             seq.computed = hi
         work.sort(key=lambda item: item.hi - item.lo)
         held = [] if windows is None else placed(windows, work)
-        told = mirrors.work(to_words(work, tables[0].rows_of(work), moved=None if windows is None else windows.moved()))
+        told = mirrors.work(plan_message(work, tables[0].rows_of(work), moved=None if windows is None else windows.moved()))
         rows = [table.place(each, lambda array: torch.from_numpy(np.ascontiguousarray(array))) for table, each in zip(tables, (work, told), strict=True)]
         assert rows[0] == rows[1] and torch.equal(tables[0].pages, tables[1].pages)
         ours, mirrored = (StepArrays.of(each, own, not apart, places) for each, own, places in ((work, rows[0], windows), (told, rows[1], theirs)))
@@ -267,22 +268,22 @@ def placed(windows, work):
 
 def test_a_step_with_drafts_is_cut_alike_on_all_ranks():
     """A sequence with a draft stays whole: the others have to know of it."""
-    mirrors, work = Mirrors(3), []
+    mirrors, work = SequenceMirrors(3), []
     for number, (count, guesses) in enumerate([(4, 3), (5, 4), (4, 0)]):
         seq = SequenceState(number)
         seq.tokens.extend(np.arange(10 + count - guesses))
         if guesses:
-            seq.draft = Draft(list(range(guesses)), Source("told"))
-            seq.tokens.lay_behind(seq.draft.tokens)
+            seq.draft = DraftTokens(list(range(guesses)), DraftSource("told"))
+            seq.tokens.append_rows(seq.draft.tokens)
         seq.slots.extend(np.arange(10 + count) + 20 * number)
         seq.ops.append(Wants(1))
-        work.append(Work(seq, 10, 10 + count))
+        work.append(ScheduledWork(seq, 10, 10 + count))
 
     def cut(work):
         return [[(lo, hi) for _, lo, hi in part] for part in pieces(work, 2, 1)]
 
     for drafted in (True, False):
-        told = mirrors.work(to_words(work, [0, 1, 2]))
+        told = mirrors.work(plan_message(work, [0, 1, 2]))
         assert [seq.draft is not None for seq, *_ in told] == [drafted, drafted, False]
         assert [seq.known for seq, *_ in told] == [seq.known for seq, *_ in work]
         assert cut(told) == cut(work) and len(cut(work)) > 1

@@ -21,20 +21,20 @@ from test_piecewise_engine import found
 from test_ranks_runner import CPU, Follower, Led, part_of
 from turns import TurnRanks, Turns
 
-from sgl.runtime.executor import team_cuda_runner
-from sgl.runtime.executor.team_cuda_runner import TeamCudaRunner
-from sgl.runtime.loop import assemble
-from sgl.runtime.loop.rebalancing import Rebalancer
-from sgl.runtime.parallel import moving
-from sgl.runtime.parallel.expert_ranks import ExpertRanks
-from sgl.runtime.parallel.moving import Mover
-from sgl.runtime.parallel.whole_experts import WholeExperts
+from sgl.runtime.executor.ranks import rank_cuda_runner
+from sgl.runtime.executor.ranks.rank_cuda_runner import RankZeroCudaRunner
+from sgl.runtime.build import build_engine
+from sgl.runtime.loop.expert_rebalancing import ExpertRebalancer
+from sgl.runtime.parallel.ep import expert_migration
+from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer
+from sgl.runtime.parallel.ep.expert_migration import ExpertMigrator
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 
-WHOLE = WholeExperts(2)
+WHOLE = ExpertParallelSplit(2)
 
 
 class TurnDist:
-    """What `moving` asks of torch.distributed, of two ranks: what one has sent the other finds in the same order."""
+    """What `expert_migration` asks of torch.distributed, of two ranks: what one has sent the other finds in the same order."""
 
     isend, irecv = "isend", "irecv"
 
@@ -60,11 +60,11 @@ class TurnDist:
 
 
 class MovingFollower(Follower):
-    def move(self, slice: moving.Slice) -> None:
+    def move(self, slice: expert_migration.ExpertMigrationStep) -> None:
         self.mover.take(slice)
 
 
-class Leader(Led, TeamCudaRunner):
+class Leader(Led, RankZeroCudaRunner):
     """Experts are balanced anew after every other step, those of the steps of nobody too."""
 
     def forward(self, work: Any) -> Any:
@@ -79,24 +79,24 @@ def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monke
     path = write_tokenizer(write_family("qwen3 moe", tmp_path, num_hidden_layers=2))
     texts, scores, _ = found(path)
     pretend(monkeypatch)
-    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made = Turns(2), []
     ranks = TurnRanks(0, turns)
-    monkeypatch.setattr(moving, "dist", TurnDist(turns))
+    monkeypatch.setattr(expert_migration, "dist", TurnDist(turns))
 
     def runner(model, attention, config, choice, context, states, windows, side):
         follower = MovingFollower(path, turns, attention.pool, config, context, whole=WHOLE)
-        follower.mover = Mover(follower.model, 1, 2)
-        experts = ExpertRanks(follower, Mover(model, 0, 2), 2)
+        follower.mover = ExpertMigrator(follower.model, 1, 2)
+        experts = ExpertBalancer(follower, ExpertMigrator(model, 0, 2), 2)
         leader = Leader(
             model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, team=follower, experts=experts, ranks=ranks
         )  # fmt: skip
-        leader.rebalancer = Rebalancer(experts, 2, lambda: False)
+        leader.rebalancer = ExpertRebalancer(experts, 2, lambda: False)
         made.extend([follower, leader])
         return leader
 
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(assemble, "load_model", lambda path, dtype, *rest: part_of(path, 0, ranks, WHOLE))
+    monkeypatch.setattr(build_engine, "make_runner", runner)
+    monkeypatch.setattr(build_engine, "load_model", lambda path, dtype, *rest: part_of(path, 0, ranks, WHOLE))
     ours, our_scores, runs = found(path)
     follower, leader = made
     experts = leader.experts

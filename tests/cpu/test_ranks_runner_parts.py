@@ -30,17 +30,17 @@ from turns import TurnRanks, Turns
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.executor import team_cuda_runner
-from sgl.runtime.executor.gpu_follower import GpuFollower
-from sgl.runtime.executor.work_words import Mirrors, to_words
-from sgl.runtime.layers.float8 import Scales
-from sgl.runtime.loop import adapting, assemble
-from sgl.runtime.loop.ranks_side import RanksSide
-from sgl.runtime.loop.updating import Updater
-from sgl.runtime.parallel.line import ASK, STEP, TELL, WAKE, Begin, Room
-from sgl.runtime.parallel.part import Part
-from sgl.runtime.sequences.sequence import SequenceState, Work
-from sgl.runtime.sequences.terms import USUAL
+from sgl.runtime.executor.ranks import rank_cuda_runner
+from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
+from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
+from sgl.runtime.layers.float8_reference import KVScaleFactors
+from sgl.runtime.build import build_adapters, build_engine
+from sgl.runtime.build.build_ranks import RanksBuilder
+from sgl.runtime.loop.weight_update import WeightUpdater
+from sgl.runtime.parallel.workers.worker_channel import ASK, STEP, TELL, WAKE, RankStart, RankKVOptions
+from sgl.runtime.parallel.workers.rank_weights import RankWeights
+from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
+from sgl.runtime.sequences.sequence_options import USUAL
 from sgl.runtime.step.adapter_rows import NONE
 
 CPU = torch.device("cpu")
@@ -65,13 +65,13 @@ def kinds(made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Member(Follower):
-    """Rank 1: a `GpuFollower` in a thread, which takes what a team would tell it."""
+    """Rank 1: a `GPURankWorker` in a thread, which takes what a team would tell it."""
 
-    def __init__(self, part: Part, *args: Any) -> None:
+    def __init__(self, part: RankWeights, *args: Any) -> None:
         self._answers: deque[bytes] = deque()
         super().__init__(*args)
         part.sums = part.sums and self.runner.ranks
-        self.follower = GpuFollower(part, self.model, SimpleNamespace(place=part.place), 0)
+        self.follower = GPURankWorker(part, self.model, SimpleNamespace(place=part.place), 0)
         self.follower._runner, self.follower._mirrors = self.runner, self._mirrors
         attention = self.runner.attention
         self.follower._pool, self.follower._attention = attention.pool, lambda: attention
@@ -127,15 +127,15 @@ class Member(Follower):
 def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[Any]:
     """Engines that are opened from here on are rank 0 of two; the follower and rank 0's runner, once one is."""
     pretend(monkeypatch)
-    monkeypatch.setattr(team_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made, sent = Turns(2), [], (deque(), deque())
-    ranks, begin = TurnRanks(0, turns), Begin(0, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False, stages)
-    parts = [Part(begin._replace(rank=rank), None) for rank in range(2)]
+    ranks, begin = TurnRanks(0, turns), RankStart(0, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False, stages)
+    parts = [RankWeights(begin._replace(rank=rank), None) for rank in range(2)]
     if stages == 2:
         ranks.told = lambda x: None
     else:
         parts[0].sums, parts[1].sums = ranks, TurnRanks(1, turns)
-    side = RanksSide.__new__(RanksSide)
+    side = RanksBuilder.__new__(RanksBuilder)
     side.part, side.ranks = parts[0], ranks
 
     def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, *rest: Any) -> Any:
@@ -150,12 +150,12 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
 
     def adapters(model: Any, config: Any, choice: Any, *rest: Any) -> Any:
         several = replace(config, tensor_parallel=2 // stages, pipeline_parallel=stages)
-        return adapting.make_adapters(model, several, choice, side)
+        return build_adapters.make_adapters(model, several, choice, side)
 
-    monkeypatch.setattr(assemble, "make_runner", runner)
-    monkeypatch.setattr(assemble, "load_model", lambda *args: parts[0].join(parts[0].load()))
-    monkeypatch.setattr(assemble, "make_adapters", adapters)
-    monkeypatch.setattr(assemble, "Updater", lambda *args: Updater(*args[:-1], side))
+    monkeypatch.setattr(build_engine, "make_runner", runner)
+    monkeypatch.setattr(build_engine, "load_model", lambda *args: parts[0].join(parts[0].load()))
+    monkeypatch.setattr(build_engine, "make_adapters", adapters)
+    monkeypatch.setattr(build_engine, "WeightUpdater", lambda *args: WeightUpdater(*args[:-1], side))
     return made
 
 
@@ -245,10 +245,10 @@ def test_adapters_of_experts(tmp_path, monkeypatch):
 
 def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_path, monkeypatch):
     pretend(monkeypatch)
-    path, other = (written(tmp_path / name, scales(WRITERS["attn"], layers)) for name, layers in (("a", LAYERS), ("b", [Scales(4.0, 3.0)] * 3)))
-    part = Part(Begin(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
-    follower = GpuFollower(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
-    follower.make_room(Room(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False))
+    path, other = (written(tmp_path / name, scales(WRITERS["attn"], layers)) for name, layers in (("a", LAYERS), ("b", [KVScaleFactors(4.0, 3.0)] * 3)))
+    part = RankWeights(RankStart(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
+    follower = GPURankWorker(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
+    follower.make_room(RankKVOptions(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False))
     layout = follower.model.config.attention
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -257,7 +257,7 @@ def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_pa
     assert [layout.scales(follower._pool, layer) for layer in layout.places] == LAYERS
     size, error = ask("plan", other)
     assert size > 0 and error is None and ask("fill") == (None, None)
-    assert {layout.scales(follower._pool, layer) for layer in layout.places} == {Scales(4.0, 3.0)}
+    assert {layout.scales(follower._pool, layer) for layer in layout.places} == {KVScaleFactors(4.0, 3.0)}
     assert isinstance(ask("plan", tmp_path / "nowhere")[1], CheckpointError)
 
 
@@ -265,18 +265,18 @@ def test_a_follower_scales_pools_of_windows_apart(tmp_path, monkeypatch):
     """Where each layer's keys and values lie in them: rank 0 asks the layout with windows apart, too."""
     pretend(monkeypatch)
     path = write_tokenizer(write_family("gemma2, low caps", tmp_path))
-    part = Part(Begin(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
-    follower = GpuFollower(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
+    part = RankWeights(RankStart(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
+    follower = GPURankWorker(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
     layout = follower.model.config.attention.apart(64)
-    said = [Scales(float(number), number + 0.5) for number in range(1, 1 + len(layout.layers))]
+    said = [KVScaleFactors(float(number), number + 0.5) for number in range(1, 1 + len(layout.layers))]
     follower.model.kv_scales = said
-    follower.make_room(Room(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False, window_slots=32))
+    follower.make_room(RankKVOptions(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False, window_slots=32))
     assert layout.windowed and layout == follower._layout and [layout.scales(follower._pool, layer) for layer in layout.places] == said
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_mirrors_have_the_slots_of_rank_0_s_adapters(seed):
-    rng, mirrors = np.random.default_rng(seed), Mirrors(4)
+    rng, mirrors = np.random.default_rng(seed), SequenceMirrors(4)
     for _ in range(20):
         rows = rng.permutation(4)[: rng.integers(1, 5)].tolist()
         slots, work = rng.integers(NONE, 3, len(rows)).tolist(), []
@@ -285,7 +285,7 @@ def test_mirrors_have_the_slots_of_rank_0_s_adapters(seed):
             seq.tokens.extend(np.arange(3))
             seq.slots.extend(np.arange(3))
             seq.ops.append(SimpleNamespace(rows=lambda seq, lo, hi: range(hi - 1, hi), pool=lambda seq, lo, hi: range(0)))
-            work.append(Work(seq, 0, 3))
-        told = mirrors.work(to_words(work, rows, slots))
+            work.append(ScheduledWork(seq, 0, 3))
+        told = mirrors.work(plan_message(work, rows, slots))
         assert [seq.terms for seq, *_ in told] == [USUAL if slot == NONE else USUAL._replace(adapter=str(slot)) for slot in slots]
-        assert [seq.terms for seq, *_ in mirrors.work(to_words(work, rows))] == [USUAL] * len(rows)
+        assert [seq.terms for seq, *_ in mirrors.work(plan_message(work, rows))] == [USUAL] * len(rows)

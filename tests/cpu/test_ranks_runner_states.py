@@ -23,8 +23,8 @@ from test_draft_heads import drafter, opened_with
 from windows_rig import Make, make, paths, quiet
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor.team_cuda_runner import WatchedTeamCudaRunner
-from sgl.runtime.parallel.line import TELL
+from sgl.runtime.executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner
+from sgl.runtime.parallel.workers.worker_channel import TELL
 
 __all__ = ["make", "paths"]
 
@@ -100,7 +100,7 @@ def test_a_head_on_the_states_of_two_ranks(tmp_path: Path, monkeypatch: pytest.M
     with opened_with(made_head, **options) as engine:
         seen = watched(engine)
         assert texts(engine, prompts, 3, 8) == expected
-        assert isinstance(made[1], WatchedTeamCudaRunner) and made[0].follower.model.capture.layers == made[1].model.capture.layers
+        assert isinstance(made[1], HiddenStatesRankZeroCudaRunner) and made[0].follower.model.capture.layers == made[1].model.capture.layers
     assert len(seen) > 5
     for tokens, draft in seen[::4]:
         for place, token in enumerate(draft[:2]):

@@ -15,9 +15,15 @@ from test_gguf_states import twin
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.header import Stored
-from sgl.runtime.parallel.share import ShareSource, require
-from sgl.runtime.parallel.split import Cut, Split, cuts, narrowed, refusal
+from sgl.runtime.loading.tensor_files.safetensors_header import StoredTensor
+from sgl.runtime.parallel.tp.sharded_source import ShardedWeightSource, require
+from sgl.runtime.parallel.tp.tensor_parallel_split import (
+    TensorSlice,
+    TensorParallelSplit,
+    tensor_slices,
+    narrowed_model,
+    refusal,
+)
 
 SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 321}
 
@@ -73,11 +79,11 @@ RECURRENT: list[tuple[str, int, dict]] = [
 def test_recurrent_layers_are_cut_evenly_and_advance_alike(case: str, ranks: int, more: dict, tmp_path: Path) -> None:
     path = write_family(case, tmp_path, **more)
     model = open_checkpoint(path).model
-    found = [cuts(model, Split(rank, ranks)) for rank in range(ranks)]
+    found = [tensor_slices(model, TensorParallelSplit(rank, ranks)) for rank in range(ranks)]
     for name, cut in found[0].items():
         held = torch.bincount(torch.cat([torch.from_numpy(each[name].kept) for each in found]), minlength=cut.places)
         assert len(held) == cut.places and held.unique().tolist() == [ranks * len(cut.kept) // cut.places], name
-    tokens, own = prompt(model.vocab_size), narrowed(model, Split(0, ranks)).states
+    tokens, own = prompt(model.vocab_size), narrowed_model(model, TensorParallelSplit(0, ranks)).states
     assert sum(part.bytes(torch.float32) for parts in own.values() for part in parts) * ranks == sum(part.bytes(torch.float32) for parts in model.states.values() for part in parts)
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
@@ -106,11 +112,11 @@ def test_shares_are_the_whole_once(tmp_path: Path) -> None:
 
     reference("Phi3ForCausalLM", **SIZES).save_pretrained(tmp_path)
     model = open_checkpoint(tmp_path).model
-    found = [cuts(model, Split(rank, 2)) for rank in range(2)]
+    found = [tensor_slices(model, TensorParallelSplit(rank, 2)) for rank in range(2)]
     for name, cut in found[0].items():
         kept = torch.tensor([*cut.kept, *found[1][name].kept]).sort().values
         assert torch.equal(kept, torch.arange(cut.places)), name
-    assert [narrowed(model, Split(rank, 2)).head_rows for rank in range(2)] == [(0, 161), (161, 321)]
+    assert [narrowed_model(model, TensorParallelSplit(rank, 2)).head_rows for rank in range(2)] == [(0, 161), (161, 321)]
 
 
 class Memory:
@@ -120,9 +126,9 @@ class Memory:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._raw = tensor.contiguous().view(-1).view(torch.uint8)
-        self.tensors, self.read_bytes = [Stored("x", "F32", list(tensor.shape), 0, len(self._raw))], 0
+        self.tensors, self.read_bytes = [StoredTensor("x", "F32", list(tensor.shape), 0, len(self._raw))], 0
 
-    def read(self, stored: Stored, offset: int, part: torch.Tensor) -> None:
+    def read(self, stored: StoredTensor, offset: int, part: torch.Tensor) -> None:
         self.read_bytes += len(part)
         part.copy_(self._raw[offset : offset + len(part)])
 
@@ -135,7 +141,7 @@ def test_a_share_is_read_by_any_pieces(axis: int) -> None:
         kept = torch.randperm(whole.shape[axis], generator=generator)[: 1 + int(torch.randint(0, 17, (), generator=generator))]
         kept = kept if torch.rand((), generator=generator) < 0.5 else kept.sort().values
         source = Memory(whole)
-        share = ShareSource(source, {"x": Cut(axis, whole.shape[axis], kept.numpy())})
+        share = ShardedWeightSource(source, {"x": TensorSlice(axis, whole.shape[axis], kept.numpy())})
         stored, asked = share.tensors[0], whole.index_select(axis, kept).contiguous().view(-1).view(torch.uint8)
         found, at = torch.empty_like(asked), 0
         while at < len(found):

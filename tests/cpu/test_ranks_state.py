@@ -22,36 +22,36 @@ from test_sharded_state import spoiled
 
 from sgl.cli import main
 from sgl.runtime import Engine
-from sgl.runtime.calibration.quantize import quantize
-from sgl.runtime.calibration.sharding import shard
+from sgl.runtime.calibration.quantize_checkpoint import quantize
+from sgl.runtime.calibration.shard_checkpoint import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.state import MANIFEST, WHOLE, Parts, read_manifest
-from sgl.runtime.loop.assemble import assemble
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.spread import read
-from sgl.runtime.loop.survey import survey
+from sgl.runtime.loading.sharded_state import MANIFEST, WHOLE, ParallelSizes, read_manifest
+from sgl.runtime.build.build_engine import build_engine
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.sharding_plan import read
+from sgl.runtime.build.memory_estimate import estimate_memory
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.parallel.stages import Place, load_stage, require_state
-from sgl.runtime.parallel.whole_experts import WholeExperts
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage, require_state
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.quantization import transform_for
 
-pytestmark = pytest.mark.skipif(not cpu.kernels or not (cpu.kernels.INT4 and cpu.kernels.VNNI), reason="needs the kernels that weights are packed for")
+pytestmark = pytest.mark.skipif(not cpu_kernels.kernels or not (cpu_kernels.kernels.INT4 and cpu_kernels.kernels.VNNI), reason="needs the kernels that weights are packed for")
 OPTIONS = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
-TWO = Parts(2)
+TWO = ParallelSizes(2)
 FILE = "state-rank-1-part-00001.safetensors"
 
 
-def loaded(path: Path, place: Place, weights: str = "auto") -> tuple[list[torch.Tensor], list[type]]:
+def loaded(path: Path, place: RankPlace, weights: str = "auto") -> tuple[list[torch.Tensor], list[type]]:
     """The weights of a rank, and what computes with them."""
     model = load_stage(path, torch.float32, CPU, place, transform=transform_for(weights, False, CPU))
     return list(model.tensors()), [type(getattr(*place)) for part in model.parts for place in part.products()]
 
 
-def same(origin: Path, state: Path, weights: str, parts: Parts) -> None:
+def same(origin: Path, state: Path, weights: str, parts: ParallelSizes) -> None:
     """Of every rank."""
-    for place in Place.all(parts):
+    for place in RankPlace.all(parts):
         (ours, kinds), (theirs, asked) = loaded(state, place), loaded(origin, place, weights)
         assert kinds == asked and len(ours) == len(theirs) and all(map(torch.equal, ours, theirs)), place
 
@@ -76,14 +76,14 @@ def origins(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     "name, weights, parts",
     [
-        ("llama", "auto", TWO), ("llama", "int8", TWO), ("llama", "int4", Parts(4)), ("llama", "int4", Parts(1, 3)),
-        ("tied", "auto", Parts(2, 2)), ("tied", "int4", TWO), ("tied", "int8", Parts(2, 2)),
-        ("merged", "int4", TWO), ("recurrent", "int8", TWO), ("latent", "int4", TWO), ("latent", "nvfp4", Parts(1, 2)),
-        ("experts", "auto", TWO), ("experts", "int4", Parts(2, 2)), ("experts", "int4", Parts(2, 1, True)), ("experts", "auto", Parts(2, 1, True, 1)),
+        ("llama", "auto", TWO), ("llama", "int8", TWO), ("llama", "int4", ParallelSizes(4)), ("llama", "int4", ParallelSizes(1, 3)),
+        ("tied", "auto", ParallelSizes(2, 2)), ("tied", "int4", TWO), ("tied", "int8", ParallelSizes(2, 2)),
+        ("merged", "int4", TWO), ("recurrent", "int8", TWO), ("latent", "int4", TWO), ("latent", "nvfp4", ParallelSizes(1, 2)),
+        ("experts", "auto", TWO), ("experts", "int4", ParallelSizes(2, 2)), ("experts", "int4", ParallelSizes(2, 1, True)), ("experts", "auto", ParallelSizes(2, 1, True, 1)),
     ],
     ids=str,
 )  # fmt: skip
-def test_the_bits_of_cutting_while_loading(name: str, weights: str, parts: Parts, origins: Any, tmp_path: Path) -> None:
+def test_the_bits_of_cutting_while_loading(name: str, weights: str, parts: ParallelSizes, origins: Any, tmp_path: Path) -> None:
     origin = origins(name)
     report = shard(origin, tmp_path / "state", weights, parts=parts)
     assert report.ranks == parts.ranks and bool(report.packed) == (weights != "auto")
@@ -113,16 +113,16 @@ def test_a_calibration_writes_what_ranks_take(tmp_path: Path) -> None:
 
 
 def test_scales_of_keys_of_a_later_stage(tmp_path: Path) -> None:
-    origin, parts = written(tmp_path / "m", scales(WRITERS["ModelOpt"], LAYERS)), Parts(1, 2)
+    origin, parts = written(tmp_path / "m", scales(WRITERS["ModelOpt"], LAYERS)), ParallelSizes(1, 2)
     shard(origin, tmp_path / "state", "int8", parts=parts)
-    found = [load_stage(tmp_path / "state", torch.float32, CPU, place).kv_scales for place in Place.all(parts)]
+    found = [load_stage(tmp_path / "state", torch.float32, CPU, place).kv_scales for place in RankPlace.all(parts)]
     assert sum(found, ()) == tuple(LAYERS) and all(found)
 
 
-@pytest.mark.parametrize("weights, whole", [("int4", None), ("int8", WholeExperts())])
-def test_logits(weights: str, whole: WholeExperts | None, origins: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights, whole", [("int4", None), ("int8", ExpertParallelSplit())])
+def test_logits(weights: str, whole: ExpertParallelSplit | None, origins: Any, tmp_path: Path) -> None:
     origin, work = origins("experts"), [[(Row(list(range(40, 60))), 20)]]
-    shard(origin, tmp_path / "state", weights, parts=Parts(2, 1, whole is not None))
+    shard(origin, tmp_path / "state", weights, parts=ParallelSizes(2, 1, whole is not None))
     (ours,), (asked,) = (steps_of_ranks(path, 2, work, whole=whole, transform=transform) for path, transform in ((tmp_path / "state", None), (origin, transform_for(weights, False, CPU))))
     assert torch.equal(ours, asked)
 
@@ -167,12 +167,12 @@ def one_rank(tiny: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def nobody_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process; an engine of ranks is in another."""
-    monkeypatch.setattr("sgl.runtime.loop.stages_side.Team", None)
+    monkeypatch.setattr("sgl.runtime.build.build_stages.RankGroup", None)
 
 
 def started(path: Path, **options: Any) -> None:
     """An engine of ranks, to where its ranks would be started."""
-    assemble(path, EngineConfig.from_options(OPTIONS | options), lambda error: None)
+    build_engine(path, EngineConfig.from_options(OPTIONS | options), lambda error: None)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_weights_that_would_be_changed_are_refused_before_a_rank_starts(options:
     asked = {"tensor_parallel": 2} | options
     with pytest.raises(ConfigError, match="has its weights packed as they were written: leave weights at 'auto'"):
         started(state, **asked)
-    assert "packed as they were written" in str(survey(state, EngineConfig.from_options(asked)).files.problem)
+    assert "packed as they were written" in str(estimate_memory(state, EngineConfig.from_options(asked)).files.problem)
 
 
 def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Path, origins: Any, tmp_path: Path) -> None:
@@ -203,22 +203,22 @@ def test_one_rank_and_several_are_not_taken_for_each_other(state: Path, tiny: Pa
         started(one_rank(tiny, tmp_path), tensor_parallel=2)
     with pytest.raises(ConfigError, match=rf"has no {MANIFEST}: it is no sharded state"):
         started(tiny, tensor_parallel=2, load_format="sharded_state")
-    shard(origins("experts"), tmp_path / "experts", parts=Parts(2, 1, True, 1))
+    shard(origins("experts"), tmp_path / "experts", parts=ParallelSizes(2, 1, True, 1))
     assert {str(way.options) for way in read(tmp_path / "experts", EngineConfig(), 2, 10**10).ways if way.refused is None} == {"{'tensor_parallel': 2, 'expert_parallel': True, 'redundant_experts': 1}"}
     with pytest.raises(ConfigError, match=r"for tensor_parallel=2, expert_parallel=True, redundant_experts=1, .*--ranks 2 --expert-parallel$"):
-        require_state(tmp_path / "experts", Parts(2, 1, True))
+        require_state(tmp_path / "experts", ParallelSizes(2, 1, True))
 
 
 @pytest.mark.parametrize(
     "parts, words",
     [
-        (Parts(3), r"tensor_parallel=3.*query heads cannot be shared out among 3 ranks"), (Parts(1, 4), "3 layers can be cut into 3 stages at most"),
-        (Parts(0), "whole and positive"), (Parts(2, -1), "whole and positive"), (Parts(2**16, 2), r"with 65,536 ranks in all at most, here \(65536, 2\)"), (Parts(1, 1, True), "whole experts lie on the ranks"), (Parts(2, 2, True), "without stages"),
-        (Parts(2, 1, True), "it has no experts"), (Parts(2, 1, False, 1), "take expert_parallel as well"),
+        (ParallelSizes(3), r"tensor_parallel=3.*query heads cannot be shared out among 3 ranks"), (ParallelSizes(1, 4), "3 layers can be cut into 3 stages at most"),
+        (ParallelSizes(0), "whole and positive"), (ParallelSizes(2, -1), "whole and positive"), (ParallelSizes(2**16, 2), r"with 65,536 ranks in all at most, here \(65536, 2\)"), (ParallelSizes(1, 1, True), "whole experts lie on the ranks"), (ParallelSizes(2, 2, True), "without stages"),
+        (ParallelSizes(2, 1, True), "it has no experts"), (ParallelSizes(2, 1, False, 1), "take expert_parallel as well"),
     ],
     ids=str,
 )  # fmt: skip
-def test_parts_that_there_are_not_are_refused_by_name(parts: Parts, words: str, tiny: Path, tmp_path: Path) -> None:
+def test_parts_that_there_are_not_are_refused_by_name(parts: ParallelSizes, words: str, tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         shard(tiny, tmp_path / "out", parts=parts)
     assert not list(tmp_path.iterdir())
@@ -285,7 +285,7 @@ def test_damaged_files_of_another_rank_are_found_before_it_starts(state: Path, t
     (path / FILE).unlink()
     with pytest.raises(CheckpointError, match=rf"lacks {FILE}"):
         started(path, tensor_parallel=2)
-    assert survey(path, EngineConfig(tensor_parallel=2)).files.problem is not None
+    assert estimate_memory(path, EngineConfig(tensor_parallel=2)).files.problem is not None
 
 
 def test_ranks_whose_files_were_exchanged_are_told(state: Path, tmp_path: Path) -> None:
@@ -296,16 +296,16 @@ def test_ranks_whose_files_were_exchanged_are_told(state: Path, tmp_path: Path) 
         started(path, tensor_parallel=2)
     shutil.copy(state / FILE, path / other)
     with pytest.raises(CheckpointError, match=rf"{other} says that it is of rank '1'"):
-        loaded(path, Place.all(TWO)[0])
+        loaded(path, RankPlace.all(TWO)[0])
 
 
 def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shard", str(tiny), str(tmp_path / "out"), "--weights", "int4", "--ranks", "2"]) == 0
     assert "ranks        2, for Engine(tensor_parallel=2)\nprojections  24 of int4" in capsys.readouterr().out
     assert read_manifest(tmp_path / "out") == read_manifest(state) and read_manifest(state).parts == TWO != WHOLE
-    found = survey(state, EngineConfig(tensor_parallel=2))
+    found = estimate_memory(state, EngineConfig(tensor_parallel=2))
     assert found.files.problem is None and found.files.count == 2
-    assert "for tensor_parallel=2, the engine has tensor_parallel=1" in str(survey(state, EngineConfig()).files.problem)
+    assert "for tensor_parallel=2, the engine has tensor_parallel=1" in str(estimate_memory(state, EngineConfig()).files.problem)
     assert {way.refused is None for way in read(state, EngineConfig(), 2, 10**10).ways if (way.tensor, way.stages) == (2, 1)} == {True}
     assert main(["shard", str(tiny), str(tmp_path / "more"), "--ranks", "2", "--stages", "2", "--expert-parallel"]) == 1
     assert "sgl shard MODEL OUT --ranks 2 --stages 2 --expert-parallel: whole experts lie on" in capsys.readouterr().err
@@ -318,14 +318,14 @@ def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pyt
 
 def test_files_are_ended_where_a_rank_ends(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no rank reads another's."""
-    monkeypatch.setattr("sgl.runtime.calibration.shards.SHARD", 50_000)
+    monkeypatch.setattr("sgl.runtime.calibration.shard_writer.SHARD", 50_000)
     shard(tiny, tmp_path / "state", "int8", parts=TWO)
     shares = read_manifest(tmp_path / "state").shares
     assert all(len(share.files) > 2 for share in shares) and not {*shares[0].files} & {*shares[1].files}
     for name in shares[0].files:
         size = (tmp_path / "state" / name).stat().st_size
         (tmp_path / "state" / name).write_bytes(bytes(size))
-    place = Place.all(TWO)[1]
+    place = RankPlace.all(TWO)[1]
     assert all(map(torch.equal, loaded(tmp_path / "state", place)[0], loaded(tiny, place, "int8")[0]))
     edit_json(tmp_path / "state" / MANIFEST, version=1)
     with pytest.raises(CheckpointError, match="write it again with `sgl shard`"):

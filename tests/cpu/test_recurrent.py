@@ -11,7 +11,7 @@ import recurrent_oracle as oracle
 import torch
 from torch import Tensor
 
-from sgl.runtime.layers.recurrent import LinearAttention, Ragged, SelectiveScan, causal_convolution
+from sgl.runtime.layers.recurrent import LinearAttention, RaggedSequences, SelectiveScan, causal_convolution
 
 CPU = torch.device("cpu")
 OF_ALL = ("a", "skip", "unit", "scale")  # what belongs to no token
@@ -69,7 +69,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 def test_a_ragged_batch_is_that_of_a_loop_over_tokens(kind: str, lens: tuple[int, ...], shared: int) -> None:
     all_, before = said(kind, sum(lens), 1, shared=shared), states(kind, len(lens), 1)
     given = before.clone()
-    for found, expected in zip(all_.scan(given, Ragged.of(lens, CPU)), by_loop(kind, all_, before, lens), strict=True):
+    for found, expected in zip(all_.scan(given, RaggedSequences.of(lens, CPU)), by_loop(kind, all_, before, lens), strict=True):
         close(found, expected)
     assert torch.equal(given, before)
 
@@ -78,12 +78,12 @@ def test_a_ragged_batch_is_that_of_a_loop_over_tokens(kind: str, lens: tuple[int
 def test_a_sequence_may_be_cut_anywhere(kind: str) -> None:
     rng, length = random.Random(kind), 140
     all_, before = said(kind, length, 2), states(kind, 1, 2)
-    whole, end = all_.scan(before, Ragged.of((length,), CPU))
+    whole, end = all_.scan(before, RaggedSequences.of((length,), CPU))
     for _ in range(12):
         cuts = [0, *sorted(rng.sample(range(1, length), rng.randint(1, 6))), length]
         state, outs = before, []
         for start, stop in pairwise(cuts):
-            out, state = cut(all_, start, stop).scan(state, Ragged.of((stop - start,), CPU))
+            out, state = cut(all_, start, stop).scan(state, RaggedSequences.of((stop - start,), CPU))
             outs.append(out)
         close(torch.cat(outs), whole)
         close(state, end)
@@ -95,7 +95,7 @@ def test_decays_that_float32_cannot_hold_leave_nothing_behind(kind: str) -> None
     most = {"dt": all_.dt * 500} if kind == "mamba 1" else {"decay": all_.decay * 500}
     all_ = all_._replace(**most)
     before = states(kind, 1, 3)
-    for found, expected in zip(all_.scan(before, Ragged.of((100,), CPU)), by_loop(kind, all_, before, (100,)), strict=True):
+    for found, expected in zip(all_.scan(before, RaggedSequences.of((100,), CPU)), by_loop(kind, all_, before, (100,)), strict=True):
         close(found, expected)
 
 
@@ -107,7 +107,7 @@ def test_a_convolution_goes_on_where_the_sequence_stopped(lens: tuple[int, ...],
     x, weight = torch.randn(sum(lens), 7, generator=generator), torch.randn(width, 7, generator=generator)
     state = torch.randn(len(lens), width - 1, 7, generator=generator)
     more = torch.randn(7, generator=generator) if bias else None
-    found, left = causal_convolution(x, weight, more, state, Ragged.of(lens, CPU))
+    found, left = causal_convolution(x, weight, more, state, RaggedSequences.of(lens, CPU))
     for rows, out, before, after in zip(x.split(lens), found.split(lens), state, left, strict=True):
         expected, end = oracle.convolution(rows, weight, more, before)
         close(out, expected, 1e-6)
@@ -118,11 +118,11 @@ def test_a_convolution_from_the_start_is_that_of_torch() -> None:
     generator = torch.Generator().manual_seed(5)
     for width in (1, 2, 4):
         x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((15, 6), (width, 6), (6,)))
-        found, _ = causal_convolution(x, weight, bias, torch.zeros(2, width - 1, 6), Ragged.of((9, 6), CPU))
+        found, _ = causal_convolution(x, weight, bias, torch.zeros(2, width - 1, 6), RaggedSequences.of((9, 6), CPU))
         for rows, out in zip(x.split((9, 6)), found.split((9, 6)), strict=True):
             expected = torch.nn.functional.conv1d(rows.t()[None], weight.t()[:, None], bias, padding=width - 1, groups=6)
             close(out, expected[0, :, : len(rows)].t())
 
 
 def test_layers_of_a_step_share_its_indices() -> None:
-    assert Ragged.of([3, 1], CPU) is Ragged.of((3, 1), CPU)
+    assert RaggedSequences.of([3, 1], CPU) is RaggedSequences.of((3, 1), CPU)

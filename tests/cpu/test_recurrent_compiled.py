@@ -9,12 +9,18 @@ import pytest
 import torch
 from test_recurrent import CPU, KINDS, by_loop, close, cut, said
 
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.activation import ACTIVATIONS
-from sgl.runtime.layers.recurrent import LinearAttention, Ragged, SelectiveScan, causal_convolution, compiled
-from sgl.runtime.models import recurrence
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.activation_functions import ACTIVATIONS
+from sgl.runtime.layers.recurrent import (
+    LinearAttention,
+    RaggedSequences,
+    SelectiveScan,
+    causal_convolution,
+    cpu_recurrent_kernels,
+)
+from sgl.runtime.models.reference import reference_recurrence
 
-pytestmark = pytest.mark.skipif(cpu.kernels is None, reason="needs the compiled kernels")
+pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
 SIZES = [(2, 1, 5, 3), (4, 2, 16, 40), (4, 4, 32, 32), (6, 3, 33, 65)]  # heads, how many share keys, width of keys and values
 LENS = [(1, 1, 1, 1, 1, 1), (3, 1, 9, 1, 2, 1), (20, 1, 1, 1, 1, 30)]
@@ -22,8 +28,8 @@ READ, WRITE = [0, 4, 5, 5, 0, 7], [8, 4, 9, 10, 1, 1]  # from the empty state; i
 
 
 def run(all_: Any, memory: torch.Tensor, read: list[int], write: list[int], lens: tuple[int, ...]) -> torch.Tensor:
-    kernel: Any = compiled.select if isinstance(all_, SelectiveScan) else compiled.advance
-    return kernel(all_, memory, torch.tensor(read), torch.tensor(write), Ragged.of(lens, CPU))
+    kernel: Any = cpu_recurrent_kernels.select if isinstance(all_, SelectiveScan) else cpu_recurrent_kernels.advance
+    return kernel(all_, memory, torch.tensor(read), torch.tensor(write), RaggedSequences.of(lens, CPU))
 
 
 def memory_for(all_: Any) -> torch.Tensor:
@@ -54,7 +60,7 @@ def test_a_selective_scan_of_many_channels(channels: int, size: int) -> None:
     draws = [torch.randn(shape, generator=generator) for shape in ((9, channels), (9, channels), (channels, size), (9, size), (9, size), (channels,))]
     all_ = SelectiveScan(draws[0], draws[1].exp(), -draws[2].exp(), *draws[3:])
     memory = torch.zeros(4, channels, size)
-    expected, left = all_.scan(memory[[0, 0]], Ragged.of((8, 1), CPU))
+    expected, left = all_.scan(memory[[0, 0]], RaggedSequences.of((8, 1), CPU))
     close(run(all_, memory, [0, 0], [2, 3], (8, 1)), expected)
     close(memory[2:], left)
 
@@ -93,8 +99,8 @@ def test_a_convolution_is_that_of_torch(lens: tuple[int, ...], width: int, activ
     x = torch.randn(sum(lens), 1030, generator=generator).to(dtype)[:, 7:1030]
     weight, bias = torch.randn(width, 1023, generator=generator), torch.randn(1023, generator=generator)
     memory = torch.randn(12, width - 1, 1023, generator=generator).to(dtype)
-    before, ragged = memory.clone(), Ragged.of(lens, CPU)
-    found = compiled.convolve(x, weight, bias, activation, memory, torch.tensor(READ), torch.tensor(WRITE), ragged)
+    before, ragged = memory.clone(), RaggedSequences.of(lens, CPU)
+    found = cpu_recurrent_kernels.convolve(x, weight, bias, activation, memory, torch.tensor(READ), torch.tensor(WRITE), ragged)
     y, left = causal_convolution(x, weight, bias, before[READ], ragged)
     close(found, ACTIVATIONS[activation](y) if activation else y)
     assert torch.equal(memory[WRITE[:4]], left[:4])
@@ -109,9 +115,9 @@ def test_a_gate_is_that_of_torch(eps: float | None, gate: str, first: bool, apar
     generator = torch.Generator().manual_seed(6)
     x, z = torch.randn(5, 3, 37, generator=generator), (torch.randn(5, 120, generator=generator) * 20).to(dtype)[:, 4:115]
     weight = None if eps is None else torch.randn(111 if apart else 37, generator=generator)
-    found = recurrence.gated(x, z, weight, eps, gate, first)
-    monkeypatch.setattr(compiled, "takes", lambda x: False)
-    expected = recurrence.gated(x, z, weight, eps, gate, first)
+    found = reference_recurrence.gated(x, z, weight, eps, gate, first)
+    monkeypatch.setattr(cpu_recurrent_kernels, "takes", lambda x: False)
+    expected = reference_recurrence.gated(x, z, weight, eps, gate, first)
     assert found.dtype == expected.dtype == dtype and found.shape == expected.shape
     torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-5)
 
@@ -121,15 +127,15 @@ def test_rates_are_those_of_torch(dtype: torch.dtype, monkeypatch: pytest.Monkey
     generator = torch.Generator().manual_seed(7)
     x, bias, rate = (torch.randn(4, 50, generator=generator) * 30).to(dtype)[:, 2:38], torch.randn(36, generator=generator), -torch.rand(6, generator=generator)
     asked: list[Any] = [(x, bias, rate), (x, None, None), (x, bias, rate, (0.3, 0.9)), (x, None, None, (0.0, math.inf))]
-    found = [recurrence.rates(*each) for each in asked] + [(recurrence.sigmoid(x, 2.0),)]
-    monkeypatch.setattr(compiled, "takes", lambda x: False)
-    expected = [recurrence.rates(*each) for each in asked] + [(recurrence.sigmoid(x, 2.0),)]
+    found = [reference_recurrence.rates(*each) for each in asked] + [(reference_recurrence.sigmoid(x, 2.0),)]
+    monkeypatch.setattr(cpu_recurrent_kernels, "takes", lambda x: False)
+    expected = [reference_recurrence.rates(*each) for each in asked] + [(reference_recurrence.sigmoid(x, 2.0),)]
     for ours, theirs in zip(found, expected, strict=True):
         for each, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(each, other, rtol=2e-6, atol=1e-30)
 
 
 def test_structs_that_do_not_fit_are_refused() -> None:
-    for call in (lambda: cpu.kernels.advance(b"12345678"), lambda: cpu.kernels.selective(5), lambda: cpu.kernels.gated(0, b""), lambda: cpu.kernels.rates(b"")):
+    for call in (lambda: cpu_kernels.kernels.advance(b"12345678"), lambda: cpu_kernels.kernels.selective(5), lambda: cpu_kernels.kernels.gated(0, b""), lambda: cpu_kernels.kernels.rates(b"")):
         with pytest.raises(TypeError, match="takes"):
             call()

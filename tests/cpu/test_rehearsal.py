@@ -13,9 +13,9 @@ from checkpoints import write_checkpoint
 from piecewise_checks import stored
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor import rehearsal
-from sgl.runtime.executor.rehearsal import nobody
-from sgl.runtime.kernels.ahead import Jobs, compiling, entry, is_compiling
+from sgl.runtime.executor import warmup as rehearsal
+from sgl.runtime.executor.warmup import dummy_sequences
+from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling, entry, is_compiling
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(max_tokens=20, temperature=0)
@@ -35,7 +35,7 @@ def test_each_kind_of_launch_is_compiled_once_and_not_run() -> None:
     kernel, x = Kernel(), torch.zeros(65)
     entry(kernel)
     launch: Any = kernel.run
-    jobs = Jobs(CPU, 2)
+    jobs = CompileJobs(CPU, 2)
     with compiling(jobs):
         assert is_compiling()
         for count in (2, 3, 17, 16, 32, 1, 1):  # 1, multiples of 16 and the others are compiled apart
@@ -55,7 +55,7 @@ def test_each_kind_of_launch_is_compiled_once_and_not_run() -> None:
 def test_other_threads_launch_meanwhile() -> None:
     kernel = Kernel()
     launch: Any = entry(kernel).run
-    with compiling(Jobs(CPU, 1)):
+    with compiling(CompileJobs(CPU, 1)):
         other = threading.Thread(target=launch, args=(1,), kwargs={"grid": (1,), "warmup": False})
         other.start()
         other.join()
@@ -64,7 +64,7 @@ def test_other_threads_launch_meanwhile() -> None:
 
 def test_what_does_not_compile_is_told() -> None:
     launch: Any = entry(Kernel()).run
-    jobs = Jobs(CPU, 1)
+    jobs = CompileJobs(CPU, 1)
     with compiling(jobs):
         launch(1, grid=(1,), warmup=False, BAD=True)
     with pytest.raises(ValueError, match="no such register"):
@@ -79,7 +79,7 @@ def test_steps_of_nobody_touch_nothing(tmp_path: Path) -> None:
         core.call(core.check)  # what was freed is overwritten by now
         before_them = _stored(core.runner.attention.pool)
         stats = _counts(engine)
-        for work in (nobody(1, 1, 2), nobody(5, 1, 2), nobody(1, 0, 70), nobody(2, 1, 2) + nobody(1, 0, 9)):
+        for work in (dummy_sequences(1, 1, 2), dummy_sequences(5, 1, 2), dummy_sequences(1, 0, 70), dummy_sequences(2, 1, 2) + dummy_sequences(1, 0, 9)):
             logits = core.call(lambda work=work: core.runner.forward(work))
             assert len(logits) == len(work)
         now = _stored(core.runner.attention.pool)
@@ -113,5 +113,5 @@ def test_no_step_is_longer_than_what_stages_make_room_for():
     """Those of nobody may have more tokens than the engine's steps."""
     for rows, context, step_tokens in ((1, 512, 16), (8, 512, 16), (3, 40, 4), (256, 4096, 8192)):
         runner = SimpleNamespace(context=context, rows=rows)
-        lengths = [sum(item.hi - item.lo for item in rehearsal.prompts(runner, tokens)) for tokens in rehearsal.FIRST]
+        lengths = [sum(item.hi - item.lo for item in rehearsal.warm_up_prompts(runner, tokens)) for tokens in rehearsal.FIRST]
         assert max(lengths) <= rehearsal.longest_step(step_tokens, rows)

@@ -18,7 +18,7 @@ from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, resolve_model
 from sgl.runtime.loading.checkpoint import sources_of
 from sgl.runtime.loading.remote import redis_store
-from sgl.runtime.loading.source import bytes_of
+from sgl.runtime.loading.tensor_files.tensor_source import bytes_of
 
 redis = pytest.importorskip("redis", reason="needs the client: pip install 'sgl[remote]'")
 SERVER = shutil.which("redis-server")

@@ -14,7 +14,7 @@ from sgl.cli import main
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, resolve_model
 from sgl.runtime.loading.checkpoint import sources_of
-from sgl.runtime.loading.source import bytes_of
+from sgl.runtime.loading.tensor_files.tensor_source import bytes_of
 
 pytest.importorskip("obstore", reason="needs the client: pip install 'sgl[remote]'")
 moto = pytest.importorskip("moto.server", reason="needs moto: pip install 'sgl[formats]'")

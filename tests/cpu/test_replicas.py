@@ -25,18 +25,25 @@ from sgl.runtime.errors import (
     EngineDied,
     RuntimeFailure,
 )
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.process.child import Beginning
-from sgl.runtime.replicas.core import cards, shares
-from sgl.runtime.replicas.routing import BLOCK, RUNNING, UNCACHED, Router, Shadow, Text
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.process.engine_process import ProcessStart
+from sgl.runtime.replicas.replicas_core import replica_gpus, replica_options
+from sgl.runtime.replicas.replica_routing import (
+    BLOCK,
+    RUNNING,
+    UNCACHED,
+    ReplicaRouter,
+    ReplicaCacheEstimate,
+    HashedTokenBlocks,
+)
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
 
 
-def text(*parts: tuple[int, int]) -> Text:
+def text(*parts: tuple[int, int]) -> HashedTokenBlocks:
     """Of (seed, tokens) after each other."""
-    return Text("", np.concatenate([np.random.default_rng(seed).integers(0, 99, count) for seed, count in parts]).astype(np.int32))
+    return HashedTokenBlocks("", np.concatenate([np.random.default_rng(seed).integers(0, 99, count) for seed, count in parts]).astype(np.int32))
 
 
 @pytest.mark.parametrize("seen, names", [(None, ["0", "1"]), ("3, 5,7", ["3", "5"]), ("GPU-a,GPU-b", ["GPU-a", "GPU-b"])])
@@ -46,12 +53,12 @@ def test_each_replica_sees_a_card_of_its_own(monkeypatch, seen, names):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if seen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-    options = shares(EngineConfig(replicas=2))
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in cards(options)] == names and {each.device for each in options} == {"cuda"}
-    assert Beginning.here(Path("model"), options[0], cards(options)[1]).environment["CUDA_VISIBLE_DEVICES"] == names[1]
-    assert cards(shares(EngineConfig(replicas=2, device="cpu", threads=1))) == [{}, {}]
+    options = replica_options(EngineConfig(replicas=2))
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in replica_gpus(options)] == names and {each.device for each in options} == {"cuda"}
+    assert ProcessStart.here(Path("model"), options[0], replica_gpus(options)[1]).environment["CUDA_VISIBLE_DEVICES"] == names[1]
+    assert replica_gpus(replica_options(EngineConfig(replicas=2, device="cpu", threads=1))) == [{}, {}]
     with pytest.raises(ConfigError, match="torch sees 3 CUDA devices; take 3 replicas"):
-        shares(EngineConfig(replicas=4))
+        replica_options(EngineConfig(replicas=4))
 
 
 @pytest.mark.parametrize("seen, names", [(None, ["0,1", "2,3"]), ("7, 5,3,1", ["7,5", "3,1"])])
@@ -61,9 +68,9 @@ def test_each_replica_of_several_ranks_sees_as_many_cards(monkeypatch, seen, nam
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if seen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in cards(shares(EngineConfig(replicas=2, tensor_parallel=2)))] == names
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in replica_gpus(replica_options(EngineConfig(replicas=2, tensor_parallel=2)))] == names
     with pytest.raises(ConfigError, match="torch sees 5 CUDA devices, where each replica takes 2; take 2 replicas"):
-        shares(EngineConfig(replicas=3, tensor_parallel=2))
+        replica_options(EngineConfig(replicas=3, tensor_parallel=2))
 
 
 def test_replicas_of_two_ranks(one, tiny):
@@ -82,17 +89,17 @@ def test_replicas_of_two_ranks(one, tiny):
 
 
 def test_a_text_s_numbers_are_those_of_its_beginnings():
-    rng, ours, plain = random.Random(1), Text("a"), np.empty(0, np.int32)
+    rng, ours, plain = random.Random(1), HashedTokenBlocks("a"), np.empty(0, np.int32)
     for _ in range(60):
         added, drop = np.array([rng.randrange(9) for _ in range(rng.randrange(50))], np.int32), rng.randrange(40)
         plain = np.concatenate([plain[: max(0, len(plain) - drop)], added])
         ours.extend(added, drop)
-        assert ours.keys == Text("a", plain).keys and len(ours.keys) == len(plain) // BLOCK
-    assert not set(ours.keys) & set(Text("b", plain).keys)
+        assert ours.keys == HashedTokenBlocks("a", plain).keys and len(ours.keys) == len(plain) // BLOCK
+    assert not set(ours.keys) & set(HashedTokenBlocks("b", plain).keys)
 
 
 def test_a_shadow_keeps_beginnings_longest():
-    shadow = Shadow(4 * BLOCK)
+    shadow = ReplicaCacheEstimate(4 * BLOCK)
     one, other = text((1, 3 * BLOCK)).keys, text((2, 2 * BLOCK)).keys
     shadow.add(one)
     assert shadow.matched(one) == 3 * BLOCK and shadow.matched(other) == 0
@@ -101,7 +108,7 @@ def test_a_shadow_keeps_beginnings_longest():
 
 
 def test_equals_take_turns_and_prefixes_draw_until_the_others_weigh_more():
-    router, up = Router([100_000] * 3), [True] * 3
+    router, up = ReplicaRouter([100_000] * 3), [True] * 3
     assert [router.choose(text((seed, 10)).keys, 10, up)[0] for seed in range(3)] == [0, 1, 2]
     shared = text((9, 20 * BLOCK))
     home, missing = router.choose(shared.keys, 20 * BLOCK, up)
@@ -126,7 +133,7 @@ def test_groups_that_share_a_prefix_stay_together_and_work_is_even(replicas):
     shared, own, each = 3000, 64, 16 * replicas
     heads, rng = [text((group, shared)) for group in range(16)], random.Random(replicas)
     for _ in range(4):
-        router, groups = Router([1_000_000] * replicas), [group for group in range(16) for _ in range(each)]
+        router, groups = ReplicaRouter([1_000_000] * replicas), [group for group in range(16) for _ in range(each)]
         rng.shuffle(groups)
         work = [0] * replicas
         for group in groups:
@@ -138,7 +145,7 @@ def test_groups_that_share_a_prefix_stay_together_and_work_is_even(replicas):
 
 
 def test_who_is_down_gets_nothing():
-    router = Router([1000] * 2)
+    router = ReplicaRouter([1000] * 2)
     assert {router.choose([], 5, [False, True])[0] for _ in range(9)} == {1}
     assert {router.choose([], 500, [False, False])[0] for _ in range(9)} == {0, 1}
 

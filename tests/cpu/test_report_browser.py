@@ -8,7 +8,7 @@ import pytest
 from chromium import Browser, browser, find_chromium
 
 import sgl
-from sgl.lang.report import Report, report
+from sgl.lang.report import RunReport, report
 
 NASTY = 'Hi </script><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1"> \u202eabc 🎉 שלום \x00 ' + "long" * 500
 MANY = 40
@@ -219,7 +219,7 @@ def test_pictures_thoughts_and_copying(page, state, tmp_path):
     branch["pieces"][1]["media"] = {"kind": "image", "source": "<b>a.gif", "url": pixel}
     why = next(piece for piece in branch["pieces"] if piece.get("name") == "why")
     why["samples"][0] |= {"thought": "<i>first</i>", "spans": None}
-    Report(data).save(tmp_path / "page.html")
+    RunReport(data).save(tmp_path / "page.html")
     page.open(tmp_path / "page.html", "#0/0")
     assert page.run("document.images[0].complete && document.images[0].naturalWidth") == 1
     assert page.run("document.images[0].alt") == "image: <b>a.gif"
@@ -233,7 +233,7 @@ def test_pictures_thoughts_and_copying(page, state, tmp_path):
 def test_a_large_batch_draws_some_rows_at_first(page, state, tmp_path):
     data = state.report().data
     few = {**data["runs"][0], "branches": []} | {"error": {"type": "ValueError", "message": "no"}, "state": "failed"}
-    Report({**data, "runs": [data["runs"][0]] + [few] * 1200}).save(tmp_path / "page.html")
+    RunReport({**data, "runs": [data["runs"][0]] + [few] * 1200}).save(tmp_path / "page.html")
     page.open(tmp_path / "page.html")
     assert page.run("document.querySelectorAll('.runs tbody tr').length") == 500
     page.run("document.querySelector('#more button').click()")

@@ -13,9 +13,9 @@ from test_engine import GREEDY, prompt, run
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RequestAborted, RuntimeFailure
-from sgl.runtime.executor import offload
-from sgl.runtime.loop import stepping as steps
-from sgl.runtime.loop.call import Call
+from sgl.runtime.executor import weight_offload
+from sgl.runtime.loop import step_execution as steps
+from sgl.runtime.loop.scheduler_call import SchedulerCall
 
 
 class Hold:
@@ -58,7 +58,7 @@ def test_no_prefix_survives_a_sleep(open_engine, page_size):
     core = engine._core
     with Hold(engine):
         found = sequence.logprobs(1)  # from the first token on: it holds no page while it waits
-        slept = core.submit(core.life.new_state(), Call(engine._core.sleeper.sleep))
+        slept = core.submit(core.life.new_state(), SchedulerCall(engine._core.sleeper.sleep))
     slept.result(30)
     assert engine.asleep and not engine._core.cache.tree.roots
     engine.wake()
@@ -224,7 +224,7 @@ def test_a_sleep_without_main_memory_changes_nothing(open_engine, monkeypatch):
     def full(tensors):
         raise MemoryError("no main memory")
 
-    monkeypatch.setattr("sgl.runtime.loop.sleeping.HostCopy", full)
+    monkeypatch.setattr("sgl.runtime.loop.engine_sleep.OffloadedWeights", full)
     with pytest.raises(MemoryError):
         engine.sleep()
     assert not engine.asleep and run(engine, prompt(1, 10)) == expected
@@ -251,7 +251,7 @@ def test_a_wake_without_room_holds_nothing_and_can_be_tried_again(open_engine, m
 
 def test_a_host_copy_that_failed_half_way_gives_all_back():
     tensor = torch.arange(64)
-    kept = offload.HostCopy([tensor])
+    kept = weight_offload.OffloadedWeights([tensor])
     kept.restore()
     kept.release()
     assert tensor.untyped_storage().nbytes() == 0

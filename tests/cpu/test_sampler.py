@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRow, top_logprobs
-from sgl.runtime.sampling.masks import MaskExpander, PackedPool, by_bits, unpack
-from sgl.runtime.sampling.noise import column_hash, race, row_keys, seed_words
+from sgl.runtime.sampling.token_masks import MaskExpander, PackedMaskPool, by_bits, unpack
+from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys, seed_hash_words
 
 V = 70
 END_IDS = frozenset({1, 3})
@@ -26,8 +26,8 @@ def pack(allowed: np.ndarray) -> np.ndarray:
 
 
 def noise(seed: int, position: int, width: int) -> np.ndarray:
-    keys = torch.from_numpy(row_keys(seed_words([seed]), [position]))
-    return race(keys, torch.from_numpy(column_hash(width)))[0].numpy().astype(np.float64)
+    keys = torch.from_numpy(noise_row_keys(seed_hash_words([seed]), [position]))
+    return exponential_race(keys, torch.from_numpy(column_hash(width)))[0].numpy().astype(np.float64)
 
 
 def adjusted(logits: np.ndarray, row: SamplingRow, mask: np.ndarray | None) -> np.ndarray:
@@ -208,7 +208,7 @@ def test_noise_is_uniform_and_uncorrelated(by: str) -> None:
     seeds = list(range(256)) if by == "seed" else [7] * 256
     positions = list(range(256)) if by != "seed" else [3] * 256
     uniform = 1 - np.exp(
-        race(torch.from_numpy(row_keys(seed_words(seeds), positions)), columns).numpy().astype(np.float64)
+        exponential_race(torch.from_numpy(noise_row_keys(seed_hash_words(seeds), positions)), columns).numpy().astype(np.float64)
     )
     assert ((uniform > 0) & (uniform <= 1)).all()
     cells = np.histogram(uniform, bins=64, range=(0, 1))[0]
@@ -223,8 +223,8 @@ def test_noise_is_uniform_and_uncorrelated(by: str) -> None:
 
 def test_columns_far_apart_share_no_noise() -> None:
     """No two of 4,096 columns follow each other over 512 positions."""
-    keys = torch.from_numpy(row_keys(seed_words([1] * 512), list(range(512))))
-    values = race(keys, torch.from_numpy(column_hash(4096))).numpy()
+    keys = torch.from_numpy(noise_row_keys(seed_hash_words([1] * 512), list(range(512))))
+    values = exponential_race(keys, torch.from_numpy(column_hash(4096))).numpy()
     correlation = np.corrcoef(values.T)
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).max() < 0.5
@@ -258,7 +258,7 @@ def test_padding_columns_are_never_sampled() -> None:
 
 
 def test_the_pool_of_masks_starts_over_when_full() -> None:
-    pool = PackedPool((V + 31) // 32, torch.device("cpu"), capacity=4)
+    pool = PackedMaskPool((V + 31) // 32, torch.device("cpu"), capacity=4)
     rng = np.random.default_rng(0)
     masks = [pack(rng.random(V) < 0.5) for _ in range(40)]
     for start in range(36):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRow
-from sgl.runtime.sampling.noise import column_hash, race, row_keys, seed_words
+from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys, seed_hash_words
 
 triton = pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -17,8 +17,8 @@ if torch.cuda.is_available():
 
 import triton.language as tl  # noqa: E402
 
-from sgl.runtime.kernels import sampling as kernels  # noqa: E402
-from sgl.runtime.sampling.device import DeviceSampler  # noqa: E402
+from sgl.runtime.kernels import sampling_kernels as kernels  # noqa: E402
+from sgl.runtime.sampling.device_sampler import DeviceSampler  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 CPU = torch.device("cpu")
@@ -62,19 +62,19 @@ def _noise(keys, words, positions, out, width, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize(("seed", "position"), [(0, 0), (2**64 - 1, 131_071), (-5, 4096)])
 def test_the_noise_is_the_noise_of_the_cpu(seed: int, position: int) -> None:
-    words = seed_words([seed])
+    words = seed_hash_words([seed])
     keys, out = torch.zeros(2, dtype=torch.int32), torch.zeros(4096)
     _noise[(1,)](
         keys, torch.from_numpy(words.view(np.int32)), torch.tensor([position], dtype=torch.int32), out, 4096, BLOCK=4096
     )
-    expected = row_keys(words, [position])
+    expected = noise_row_keys(words, [position])
     assert keys.tolist() == expected[0].tolist()
-    there = race(torch.from_numpy(expected), torch.from_numpy(column_hash(4096)))[0]
+    there = exponential_race(torch.from_numpy(expected), torch.from_numpy(column_hash(4096)))[0]
     torch.testing.assert_close(out, there, rtol=1e-6, atol=0)
 
 
 def hashed_to(target: int) -> int:
-    """A column word whose last mixing steps in `noise.race` end at `target`; both shifts are undone by themselves."""
+    """A column word whose last mixing steps in `noise.exponential_race` end at `target`; both shifts are undone by themselves."""
     for word in (target ^ (target >> 15) ^ (target >> 30), ~(target ^ (target >> 15) ^ (target >> 30))):
         product = word * pow(0x7FEB352D, -1, 1 << 32) % (1 << 32)
         if product < 1 << 31:
@@ -90,7 +90,7 @@ def _one_variate(offset, out):
 @pytest.mark.parametrize("target", [0, 2**31 - 2])
 def test_the_smallest_and_the_largest_variate_are_finite(target: int) -> None:
     word = hashed_to(target)
-    there = race(torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([word], dtype=torch.int32))[0]
+    there = exponential_race(torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([word], dtype=torch.int32))[0]
     assert there.isfinite().all() and (there < 0).all()
     offset, here = torch.tensor([word - int(column_hash(1)[0])]).to(torch.int32), torch.zeros(1)
     _one_variate[(1,)](offset, here)

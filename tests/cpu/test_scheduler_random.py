@@ -12,7 +12,7 @@ from test_scheduler_pressure import FOREVER, make, some
 
 from sgl.runtime import Engine, Sequence
 from sgl.runtime.errors import DeadlineExceeded, OutOfPages, RequestAborted
-from sgl.runtime.sequences.pinning import Pin
+from sgl.runtime.sequences.prefix_pin import PrefixPin
 
 __all__ = ["make"]
 
@@ -25,7 +25,7 @@ class Mix:
     def __init__(self, engine: Engine, quiet: Engine, seed: int) -> None:
         self.engine, self.quiet, self.random = engine, quiet, random.Random(seed)
         self.sequences: list[tuple[Sequence, list[int]]] = []
-        self.pins: list[Pin] = []
+        self.pins: list[PrefixPin] = []
         self.expected: list[tuple[Future, list[int], int]] = []
         self.others: list[Future] = []
 

@@ -11,7 +11,7 @@ import pytest
 from server_rig import await_true, serving
 
 import sgl
-from sgl.runtime.server.native_requests import read_request
+from sgl.runtime.server.protocols.native.generate_request_reader import read_request
 
 LONG = {"temperature": 0, "max_new_tokens": 1500, "ignore_eos": True}
 BODY = {"text": "The capital of France is", "sampling_params": LONG}

@@ -24,15 +24,15 @@ from server_rig import await_true, serving, serving_app
 from sgl.cli import _parser
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
-from sgl.runtime.sequences.terms import Terms
-from sgl.runtime.server import admission as admission_module
-from sgl.runtime.server import listening
-from sgl.runtime.server.admission import Admission
-from sgl.runtime.server.app import create_app
-from sgl.runtime.server.caller import calling, tenant_of
-from sgl.runtime.server.errors import RequestError, problem
-from sgl.runtime.server.settings import ServerSettings
-from sgl.serve_tool import _settings
+from sgl.runtime.sequences.sequence_options import SequenceOptions
+from sgl.runtime.server import admission_control as admission_module
+from sgl.runtime.server import server_listener
+from sgl.runtime.server.admission_control import AdmissionControl
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.request_context import calling, tenant_of
+from sgl.runtime.server.http.http_errors import RequestError, problem
+from sgl.runtime.server.server_settings import ServerSettings
+from sgl.tools.serve_tool import _settings
 
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}
 SHORT = {"max_new_tokens": 4, "temperature": 0}
@@ -75,7 +75,7 @@ def clock(monkeypatch) -> Clock:
     return clock
 
 
-def _refused(admission: Admission, samples: int, tenant: str = "") -> RequestError:
+def _refused(admission: AdmissionControl, samples: int, tenant: str = "") -> RequestError:
     with calling_as(tenant), pytest.raises(RequestError) as caught:
         admission.check(samples)
     return caught.value
@@ -88,7 +88,7 @@ def calling_as(tenant: str) -> Iterator[None]:
 
 
 def test_room_is_given_back_however_it_ends():
-    admission = Admission(3)
+    admission = AdmissionControl(3)
     with pytest.raises(KeyError), admission.admit(2):
         assert admission.held == 2
         raise KeyError
@@ -101,7 +101,7 @@ def test_room_is_given_back_however_it_ends():
 
 
 def test_the_wait_follows_the_rate_of_completions(clock):
-    admission = Admission(10)
+    admission = AdmissionControl(10)
     with admission.admit(10):
         clock.now += 20
         with admission.admit(40, refuse=False):  # 40 end within the last half minute: one in 0.5 s, as the server is 20 s old
@@ -116,14 +116,14 @@ def test_the_wait_follows_the_rate_of_completions(clock):
 
 
 def test_a_young_server_has_people_back_soon(clock):
-    admission = Admission(1)
+    admission = AdmissionControl(1)
     clock.now += 0.2
     with admission.admit(1):
         assert _refused(admission, 1).retry_after == 1
 
 
 def test_a_tenant_has_its_share():
-    admission = Admission(8, 0.5)
+    admission = AdmissionControl(8, 0.5)
     with calling_as("anna"), admission.admit(3):
         assert "3 samples run or wait for this API key, of at most 4" in _refused(admission, 2, "anna").message
         with calling_as("ben"), admission.admit(4):
@@ -133,7 +133,7 @@ def test_a_tenant_has_its_share():
 
 
 def test_what_can_never_fit_is_told_so():
-    error = _refused(Admission(8, 0.5), 5)
+    error = _refused(AdmissionControl(8, 0.5), 5)
     assert error.status == 400 and "5 samples in one request are more than the 4" in error.message
 
 
@@ -330,12 +330,12 @@ def test_priorities_are_the_servers_to_allow(engine, path, body):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_run_on_the_terms_that_they_ask_for(engine, monkeypatch, stream):
-    opened: list[Terms] = []
+    opened: list[SequenceOptions] = []
     really_open = Engine.open
 
     def noting(self: Engine, priority: int = 0, **rest: Any) -> Any:
         sequence = really_open(self, priority, **rest)
-        opened.append(Terms(priority, rest["tenant"], rest["namespace"], rest["timeout"]))
+        opened.append(SequenceOptions(priority, rest["tenant"], rest["namespace"], rest["timeout"]))
         return sequence
 
     monkeypatch.setattr(Engine, "open", noting)
@@ -368,7 +368,7 @@ def test_vectors_of_many_texts_leave_room_for_others(engine):
 
 
 def test_some_of_the_room():
-    admission = Admission(16, 0.5)
+    admission = AdmissionControl(16, 0.5)
     with calling_as("anna"):
         with admission.admit_some(9) as places:
             assert places == admission.held == 2  # a quarter of what one tenant may have
@@ -411,9 +411,9 @@ def test_a_key_forgets_no_prefixes_of_another(engine, keys, status):
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux tells when a client takes nothing")
 def test_who_takes_nothing_has_left(engine, monkeypatch):
-    monkeypatch.setattr(listening, "UNREAD_SECONDS", 1)
+    monkeypatch.setattr(server_listener, "UNREAD_SECONDS", 1)
     app = create_app(engine, ServerSettings())
-    with listening.bind(ServerSettings(port=0)) as listener, serving_app(app, listener) as url, _deaf(url):
+    with server_listener.bind(ServerSettings(port=0)) as listener, serving_app(app, listener) as url, _deaf(url):
         await_true(lambda: app.state.bridge.admission.held == 1)
         await_true(lambda: app.state.bridge.admission.held == 0, 60)
 

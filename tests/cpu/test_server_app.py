@@ -34,15 +34,15 @@ from sgl.runtime.errors import (
     RequestAborted,
     RuntimeFailure,
 )
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.server.app import create_app
-from sgl.runtime.server.bridge import Bridge, sample_seed
-from sgl.runtime.server.caller import calling
-from sgl.runtime.server.compiling import Compiler
-from sgl.runtime.server.errors import RequestError, problem
-from sgl.runtime.server.fields import refusal
-from sgl.runtime.server.settings import ServerSettings
-from sgl.words import model_and_options
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.engine_bridge import EngineBridge, sample_seed
+from sgl.runtime.server.request_context import calling
+from sgl.runtime.server.grammar_compiler import RequestGrammarCompiler
+from sgl.runtime.server.http.http_errors import RequestError, problem
+from sgl.runtime.server.http.validation_errors import validation_message
+from sgl.runtime.server.server_settings import ServerSettings
+from sgl.tools.model_arguments import model_and_options
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}
@@ -74,13 +74,13 @@ def nothing_is_left(engine) -> Iterator[None]:
 
 
 def test_texts_are_the_engines(engine):
-    found = asyncio.run(Bridge(engine).generate("The capital of France is", GREEDY))
+    found = asyncio.run(EngineBridge(engine).generate("The capital of France is", GREEDY))
     assert [g.text for g in found] == [engine.generate("The capital of France is", GREEDY).text]
 
 
 def test_the_first_of_many_samples_is_the_single_one(engine):
     params = SamplingParams(max_tokens=12, seed=7)
-    single, many = (asyncio.run(Bridge(engine).generate("Book a table", params, n=n)) for n in (1, 4))
+    single, many = (asyncio.run(EngineBridge(engine).generate("Book a table", params, n=n)) for n in (1, 4))
     assert many[0].text == single[0].text
     assert len({g.text for g in many}) > 1
     assert sample_seed(7, 0) == 7 and len({sample_seed(7, i) for i in range(9)}) == 9
@@ -89,21 +89,21 @@ def test_the_first_of_many_samples_is_the_single_one(engine):
 def test_the_prompt_of_many_samples_is_computed_once(engine):
     ids = list(range(300, 400))
     before = engine.stats()
-    found = asyncio.run(Bridge(engine).generate(ids, SamplingParams(max_tokens=1), n=8))
+    found = asyncio.run(EngineBridge(engine).generate(ids, SamplingParams(max_tokens=1), n=8))
     assert (engine.stats() - before).computed_tokens <= 100 + 8
     assert [(g.prompt_tokens, g.cached_tokens) for g in found] == [(100, 0)] * 8
-    again = asyncio.run(Bridge(engine).generate([*ids, 500, 501], SamplingParams(max_tokens=1), n=2))
+    again = asyncio.run(EngineBridge(engine).generate([*ids, 500, 501], SamplingParams(max_tokens=1), n=2))
     assert [g.cached_tokens for g in again] == [100] * 2
 
 
 def test_many_samples_of_a_prompt_that_is_too_long(engine):
     with pytest.raises(RequestError, match="3000 tokens"):
-        asyncio.run(Bridge(engine).generate([300] * 3000, GREEDY, n=3))
+        asyncio.run(EngineBridge(engine).generate([300] * 3000, GREEDY, n=3))
 
 
 def test_chunks_add_up_to_the_generation(engine):
     async def collect() -> list[Any]:
-        return [item async for item in Bridge(engine).stream("Hello", GREEDY, n=3)]
+        return [item async for item in EngineBridge(engine).stream("Hello", GREEDY, n=3)]
 
     items = asyncio.run(collect())
     for index in range(3):
@@ -113,7 +113,7 @@ def test_chunks_add_up_to_the_generation(engine):
 
 
 def test_one_bridge_on_two_event_loops(engine):
-    bridge = Bridge(engine)
+    bridge = EngineBridge(engine)
     first, second = (asyncio.run(bridge.generate("Hello", GREEDY))[0].text for _ in range(2))
     assert first == second
 
@@ -123,13 +123,13 @@ def test_loops_that_ended_are_forgotten(engine):
         await bridge.generate("Hello", GREEDY)
         return weakref.ref(asyncio.get_running_loop())
 
-    bridge = Bridge(engine)
+    bridge = EngineBridge(engine)
     loop = asyncio.run(one())
     await_true(lambda: gc.collect() >= 0 and loop() is None)
 
 
 def test_one_bridge_on_two_loops_at_once(engine):
-    bridge, texts = Bridge(engine), []
+    bridge, texts = EngineBridge(engine), []
     run = lambda: texts.append(asyncio.run(bridge.generate("Hello", GREEDY))[0].text)  # noqa: E731
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
@@ -142,7 +142,7 @@ def test_one_bridge_on_two_loops_at_once(engine):
 @pytest.mark.parametrize("n", [1, 3])
 def test_cancelling_a_call_frees_its_pages(engine, n):
     async def cancel() -> None:
-        task = asyncio.ensure_future(Bridge(engine).generate("Hello", LONG, n=n))
+        task = asyncio.ensure_future(EngineBridge(engine).generate("Hello", LONG, n=n))
         while engine.stats().running < n:
             await asyncio.sleep(0.002)
         task.cancel()
@@ -156,25 +156,25 @@ def test_cancelling_a_call_frees_its_pages(engine, n):
 
 def test_closing_a_stream_frees_its_pages(engine):
     async def leave() -> None:
-        async with aclosing(Bridge(engine).stream("Hello", LONG, n=2)) as chunks:
+        async with aclosing(EngineBridge(engine).stream("Hello", LONG, n=2)) as chunks:
             await anext(chunks)
 
     asyncio.run(leave())
 
 
 def test_time_runs_out(engine):
-    bridge = Bridge(engine, ServerSettings(request_timeout=0.05))
+    bridge = EngineBridge(engine, ServerSettings(request_timeout=0.05))
     with pytest.raises(TimeoutError, match=r"0\.05 seconds"):
         asyncio.run(bridge.generate("Hello", LONG))
 
 
 def test_one_failing_sample_ends_the_call(engine):
     with pytest.raises(ConfigError, match="temperature"):
-        asyncio.run(Bridge(engine).generate("Hello", SamplingParams(temperature=-1.0), n=2))
+        asyncio.run(EngineBridge(engine).generate("Hello", SamplingParams(temperature=-1.0), n=2))
 
 
 def test_limits_of_the_settings(engine):
-    bridge = Bridge(engine, ServerSettings(max_prompt_tokens=4, max_new_tokens=3, max_choices=2))
+    bridge = EngineBridge(engine, ServerSettings(max_prompt_tokens=4, max_new_tokens=3, max_choices=2))
     [found] = asyncio.run(bridge.generate([300, 301], LONG))
     assert found.completion_tokens == 3 and found.finish_reason["type"] == "length"
     for prompt, n, words in [([300] * 5, 1, "5 tokens"), ([300], 3, r"n=3 must lie in 1\.\.2"), ([], 1, "empty")]:
@@ -185,12 +185,12 @@ def test_limits_of_the_settings(engine):
 @pytest.mark.parametrize("ids", [[1, -1], [10**9], [1 << 80], [True], [1.5], ["1"]])
 def test_token_ids_are_checked(engine, ids):
     with pytest.raises(RequestError, match="token ids must be whole numbers"):
-        asyncio.run(Bridge(engine).generate(ids, GREEDY))
+        asyncio.run(EngineBridge(engine).generate(ids, GREEDY))
 
 
 def test_long_texts_are_encoded_alike(engine):
     text = "one two three " * 1000
-    assert asyncio.run(Bridge(engine).encode(text)).tolist() == engine.tokenizer.encode(text, special_prefix=True).tolist()
+    assert asyncio.run(EngineBridge(engine).encode(text)).tolist() == engine.tokenizer.encode(text, special_prefix=True).tolist()
 
 
 def test_scores_are_the_sequences(engine):
@@ -198,7 +198,7 @@ def test_scores_are_the_sequences(engine):
     sequence.extend([300, 301])
     expected = sequence.score([[302, 303], [304]]).result()
     sequence.close()
-    found = asyncio.run(Bridge(engine).score([300, 301], [[302, 303], [304]]))
+    found = asyncio.run(EngineBridge(engine).score([300, 301], [[302, 303], [304]]))
     assert [[token for _, token in choice] for choice in found] == [[302, 303], [304]]
     for mine, theirs in zip(found, expected, strict=True):
         assert [logprob for logprob, _ in mine] == pytest.approx([logprob for logprob, _ in theirs], abs=1e-3)
@@ -209,7 +209,7 @@ def test_scores_are_the_sequences(engine):
 
 def test_equal_sources_are_compiled_once(engine):
     async def compile_all() -> list[Any]:
-        compiler = Compiler(engine)
+        compiler = RequestGrammarCompiler(engine)
         return await asyncio.gather(*[compiler.compile("json_schema", {"type": "integer"}) for _ in range(8)])
 
     assert len({id(grammar) for grammar in asyncio.run(compile_all())}) == 1
@@ -226,15 +226,15 @@ def test_equal_sources_are_compiled_once(engine):
     ],
 )
 def test_kinds_of_grammars(engine, kind, source, text):
-    grammar = asyncio.run(Compiler(engine).compile(kind, source))
-    assert asyncio.run(Bridge(engine).generate("Hello", GREEDY, grammar))[0].text == text
+    grammar = asyncio.run(RequestGrammarCompiler(engine).compile(kind, source))
+    assert asyncio.run(EngineBridge(engine).generate("Hello", GREEDY, grammar))[0].text == text
 
 
 def test_other_documents_belong_to_the_source(engine):
-    compiler, schema = Compiler(engine), {"$ref": "http://x.org/y"}
+    compiler, schema = RequestGrammarCompiler(engine), {"$ref": "http://x.org/y"}
     for value in (5, 6):
         grammar = asyncio.run(compiler.compile("json_schema", schema, {"http://x.org/y": {"const": value}}))
-        assert asyncio.run(Bridge(engine).generate("Hello", GREEDY, grammar))[0].text == str(value)
+        assert asyncio.run(EngineBridge(engine).generate("Hello", GREEDY, grammar))[0].text == str(value)
     with pytest.raises(InvalidGrammarError, match="resources"):
         asyncio.run(compiler.compile("regex", "a", {"http://x.org/y": {}}))
     with pytest.raises(UnsupportedGrammarError, match="resources"):
@@ -243,7 +243,7 @@ def test_other_documents_belong_to_the_source(engine):
 
 def test_first_masks_are_worked_out_where_a_grammar_is_compiled(engine):
     wide = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(899)}, "minProperties": 299}
-    grammar = asyncio.run(Compiler(engine).compile("json_schema", {**wide, "additionalProperties": False}))
+    grammar = asyncio.run(RequestGrammarCompiler(engine).compile("json_schema", {**wide, "additionalProperties": False}))
     built = len(grammar.automaton.network)
     matcher = grammar.matcher()
     assert matcher.known_mask() is not None
@@ -252,7 +252,7 @@ def test_first_masks_are_worked_out_where_a_grammar_is_compiled(engine):
 
 
 def test_a_failed_compilation_fails_again_on_another_loop(engine):
-    compiler = Compiler(engine)
+    compiler = RequestGrammarCompiler(engine)
     for _ in range(2):
         with pytest.raises(InvalidGrammarError):
             asyncio.run(compiler.compile("regex", "(a"))
@@ -260,10 +260,10 @@ def test_a_failed_compilation_fails_again_on_another_loop(engine):
         asyncio.run(compiler.compile("json_schema", {"not": {"type": "string", "pattern": "a(?=b)"}}))
 
 
-def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[Compiler, list[str], threading.Event]:
+def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[RequestGrammarCompiler, list[str], threading.Event]:
     """A compiler with one thread, the sources that it has begun, and what lets it go on."""
-    monkeypatch.setattr("sgl.runtime.server.compiling.THREADS", 1)
-    compiler, begun, go_on = Compiler(engine), [], threading.Event()
+    monkeypatch.setattr("sgl.runtime.server.grammar_compiler.THREADS", 1)
+    compiler, begun, go_on = RequestGrammarCompiler(engine), [], threading.Event()
     make = compiler._make
 
     def noting(kind: str, text: str, others: str) -> Any:
@@ -275,7 +275,7 @@ def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[Compiler, list[str],
     return compiler, begun, go_on
 
 
-def _asking(compiler: Compiler, source: str, tenant: str = "", timeout: float | None = None) -> asyncio.Task[Any]:
+def _asking(compiler: RequestGrammarCompiler, source: str, tenant: str = "", timeout: float | None = None) -> asyncio.Task[Any]:
     with calling(tenant, ServerSettings(request_timeout=timeout)):
         return asyncio.ensure_future(compiler.compile("regex", source))
 
@@ -333,15 +333,15 @@ def test_deadlines_hold_while_a_grammar_is_compiled(engine, monkeypatch):
 
 def test_huge_grammars_are_refused(engine):
     with pytest.raises(InvalidGrammarError, match="at most 1000000"):
-        asyncio.run(Compiler(engine).compile("json_schema", {"enum": ["x" * 100] * 10_000}))
+        asyncio.run(RequestGrammarCompiler(engine).compile("json_schema", {"enum": ["x" * 100] * 10_000}))
 
 
 @pytest.mark.parametrize("prompt", ["a" * 5_000_000, [7] * 3_000_000, np.full(3_000_000, 7, np.int32)], ids=["text", "ids", "array"])
 def test_what_is_much_too_long_is_not_looked_at(engine, monkeypatch, prompt):
-    monkeypatch.setattr(Bridge, "_tokenize", None)
-    monkeypatch.setattr(Bridge, "_checked_ids", None)
+    monkeypatch.setattr(EngineBridge, "_tokenize", None)
+    monkeypatch.setattr(EngineBridge, "_checked_ids", None)
     with pytest.raises(RequestError, match="shorten it") as caught:
-        asyncio.run(Bridge(engine).encode(prompt))
+        asyncio.run(EngineBridge(engine).encode(prompt))
     assert caught.value.code == "context_length_exceeded"
 
 
@@ -413,7 +413,7 @@ def test_the_nearest_field_is_found_inside_of_lists():
     with pytest.raises(ValidationError) as caught:
         Outer.model_validate({"messages": [{"contents": 1}]})
     errors = [dict(error, loc=("body", *error["loc"])) for error in caught.value.errors()]
-    assert "did you mean 'content'?" in refusal(errors, Outer).message
+    assert "did you mean 'content'?" in validation_message(errors, Outer).message
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_long_bodies_are_refused(url):
 
 
 def test_bodies_are_not_waited_for_for_ever(engine, monkeypatch):
-    monkeypatch.setattr("sgl.runtime.server.security.BODY_SECONDS", 0.1)
+    monkeypatch.setattr("sgl.runtime.server.http.middleware.BODY_SECONDS", 0.1)
     with serving(engine) as url, socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as client:
         client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n{")
         answer = b"".join(iter(partial(client.recv, 4096), b""))
@@ -708,7 +708,7 @@ def test_serve_refuses_what_it_cannot_open(words, message, capsys):
 
 
 def test_serve_without_its_packages(monkeypatch, capsys):
-    monkeypatch.setattr("sgl.serve_tool.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("sgl.tools.serve_tool.NEEDED", ("no_such_package",))
     assert main(["serve", "--port", "0"]) == 1
     assert "pip install 'sgl[server]'" in capsys.readouterr().err
 

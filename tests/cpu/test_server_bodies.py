@@ -17,12 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from server_rig import await_true, serving, serving_app
 
 from sgl.runtime import Engine
-from sgl.runtime.server import allowance, bodies, postbox, security
-from sgl.runtime.server.allowance import _pieces
-from sgl.runtime.server.app import create_app
-from sgl.runtime.server.bodies import BodyRoute, parsed, values_of
-from sgl.runtime.server.errors import RequestError
-from sgl.runtime.server.settings import ServerSettings
+from sgl.runtime.server.http import response_size_limit, request_bodies, middleware
+from sgl.runtime.server import event_loop_queue
+from sgl.runtime.server.http.response_size_limit import _pieces
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.http.request_bodies import JsonBodyRoute, parsed, values_of
+from sgl.runtime.server.http.http_errors import RequestError
+from sgl.runtime.server.server_settings import ServerSettings
 
 JSON = {"content-type": "application/json"}
 MILLION = 400_000  # wrong items: some megabytes
@@ -78,10 +79,10 @@ def test_a_million_wrong_items_hold_nobody_up(url: str, path: str, body: dict[st
 
 
 def test_errors_are_not_gathered() -> None:
-    from sgl.runtime.server.chat.types import ChatRequest
-    from sgl.runtime.server.completions import CompletionRequest
-    from sgl.runtime.server.embeddings import EmbeddingRequest
-    from sgl.runtime.server.native_types import GenerateFields
+    from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
+    from sgl.runtime.server.protocols.completions.completions_routes import CompletionRequest
+    from sgl.runtime.server.protocols.completions.embeddings_routes import EmbeddingRequest
+    from sgl.runtime.server.protocols.native.native_types import GenerateFields
 
     bad = {"x": 1, "y": 2}
     for form, wrong in [
@@ -105,7 +106,7 @@ def test_every_route_with_a_body_reads_it_so(bundled: Engine) -> None:
     modules = [module for name, module in sys.modules.items() if name.startswith("sgl.runtime.server.")]
     routers = {id(router): router for module in modules if (router := getattr(module, "router", None)) is not None}
     routes = [route for router in routers.values() for route in router.routes if getattr(route, "body_field", None) is not None]
-    assert len(routes) >= 6 and all(isinstance(route, BodyRoute) for route in routes)
+    assert len(routes) >= 6 and all(isinstance(route, JsonBodyRoute) for route in routes)
 
 
 # values
@@ -142,7 +143,7 @@ def test_values_are_counted_outside_of_strings() -> None:
 
 
 def test_long_texts_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_VALUES", 10)
+    monkeypatch.setattr(request_bodies, "MOST_VALUES", 10)
     assert parsed(json.dumps({"prompt": ',[{\\"' * 1000}).encode()) == {"prompt": ',[{\\"' * 1000}
     with pytest.raises(RequestError, match="more than 10 values"):
         parsed(b"[" + b"[]," * 10 + b"1]")
@@ -175,7 +176,7 @@ def _send(client: socket.socket, head: bytes, sent: int) -> None:
 
 
 def test_bodies_have_a_room_together(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(request_bodies, "WAIT_SECONDS", 0.2)
     app = create_app(bundled, ServerSettings(max_body_bytes=1_000_000, max_open_bytes=1_000_000))
     room = app.state.body_room
     with serving_app(app) as url:
@@ -209,7 +210,7 @@ def test_who_waits_for_room_gets_it(bundled: Engine) -> None:
 
 
 def test_a_body_that_stops_coming_is_not_waited_for(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(middleware, "STALL_SECONDS", 0.2)
     with serving(bundled) as url, half_sent(url, 10, 100) as client:
         answer = b"".join(iter(partial(client.recv, 4096), b""))
     assert answer.startswith(b"HTTP/1.1 408 ") and b"0.2 seconds" in answer
@@ -256,7 +257,7 @@ def test_the_likeliest_tokens_are_few(url: str, top: Any) -> None:
 )
 def test_log_probabilities_are_counted_over_the_whole_call(url: str, monkeypatch: pytest.MonkeyPatch, path: str, body: Any) -> None:
     assert "log-probabilities" not in httpx.post(url + path, json=body, timeout=30).text
-    monkeypatch.setattr(allowance, "MOST_LOGPROBS", 50)
+    monkeypatch.setattr(response_size_limit, "MOST_LOGPROBS", 50)
     answer = httpx.post(url + path, json=body, timeout=30)
     assert "the answer has more than 50 log-probabilities" in answer.text
     assert answer.status_code == (200 if body.get("stream") else 400)
@@ -265,7 +266,7 @@ def test_log_probabilities_are_counted_over_the_whole_call(url: str, monkeypatch
 def test_large_answers_are_written_alike(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"text": ["Hello", "Bye"], "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 3, "sampling_params": {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}}
     plain = httpx.post(f"{url}/generate", json=body, timeout=30).json()
-    monkeypatch.setattr(allowance, "LARGE", 0)
+    monkeypatch.setattr(response_size_limit, "LARGE", 0)
     large = httpx.post(f"{url}/generate", json=body, timeout=30).json()
     for one, other in zip(plain, large, strict=True):
         assert one["text"] == other["text"] and one["meta_info"].keys() == other["meta_info"].keys()
@@ -287,8 +288,8 @@ def test_pieces_are_the_json() -> None:
     ],
 )
 def test_a_stream_that_nobody_reads_ends(bundled: Engine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]) -> None:
-    monkeypatch.setattr(postbox, "MOST_WAITING", 8)
-    monkeypatch.setattr(postbox, "UNTAKEN_SECONDS", 0.05)
+    monkeypatch.setattr(event_loop_queue, "MOST_WAITING", 8)
+    monkeypatch.setattr(event_loop_queue, "UNTAKEN_SECONDS", 0.05)
     generations = bundled.stats().generations
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -304,7 +305,7 @@ def test_a_stream_that_nobody_reads_ends(bundled: Engine, monkeypatch: pytest.Mo
 
 
 def test_a_stream_that_is_read_slowly_goes_on(bundled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postbox, "MOST_WAITING", 0)
+    monkeypatch.setattr(event_loop_queue, "MOST_WAITING", 0)
     body = {"prompt": "Hello", "stream": True, "max_tokens": 60, "ignore_eos": True}
     with serving(bundled) as url, httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as answer:
         lines = []

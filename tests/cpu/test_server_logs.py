@@ -23,12 +23,12 @@ from server_rig import await_true, serving, serving_app
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.server.app import create_app
-from sgl.runtime.server.caller import tenant_of
-from sgl.runtime.server.record import Record
-from sgl.runtime.server.request_log import RequestLog
-from sgl.runtime.server.settings import ServerSettings
-from sgl.runtime.server.tracing import Tracing
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.request_context import tenant_of
+from sgl.runtime.server.observability.request_record import RequestRecord
+from sgl.runtime.server.observability.request_log import RequestLog
+from sgl.runtime.server.server_settings import ServerSettings
+from sgl.runtime.server.observability.otel_tracing import Tracing
 
 SECRET = "xylophone"
 GREEDY = {"temperature": 0, "max_new_tokens": 8}
@@ -134,15 +134,15 @@ def test_a_file_that_was_moved_is_begun_anew(engine, tmp_path):
 
 
 def test_lines_that_do_not_fit_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("sgl.runtime.server.request_log.MOST_WAITING", 2)
+    monkeypatch.setattr("sgl.runtime.server.observability.request_log.MOST_WAITING", 2)
     log = RequestLog(str(tmp_path / "log"))
     with log._handler.lock:  # type: ignore[union-attr]  # the disk is slow
-        log.finished(Record("r0"))
+        log.finished(RequestRecord("r0"))
         await_true(lambda: log._waiting.empty())
         for number in range(1, 6):
-            log.finished(Record(f"r{number}"))
+            log.finished(RequestRecord(f"r{number}"))
     await_true(lambda: log._waiting.empty())
-    log.finished(Record("last"))
+    log.finished(RequestRecord("last"))
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["id"] for line in lines] == ["r0", "r1", "r2", "last"] and lines[-1]["dropped_lines"] == 3
@@ -154,21 +154,21 @@ def test_a_folder_that_is_gone_for_a_while_ends_nothing(tmp_path, caplog):
     folder.mkdir()
     log = RequestLog(str(folder / "log"))
     folder.rename(tmp_path / "moved")
-    log.finished(Record(id="lost"))
+    log.finished(RequestRecord(id="lost"))
     await_true(lambda: "the request log cannot be written" in caplog.text)
     folder.mkdir()
-    log.finished(Record(id="kept"))
+    log.finished(RequestRecord(id="kept"))
     log.close()
     assert [json.loads(line)["id"] for line in (folder / "log").read_text().splitlines()] == ["kept"]
 
 
 def test_a_full_log_can_be_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr("sgl.runtime.server.request_log.MOST_WAITING", 2)
+    monkeypatch.setattr("sgl.runtime.server.observability.request_log.MOST_WAITING", 2)
     log = RequestLog(str(tmp_path / "log"))
     log._handler.acquire()  # the disk is slow
     try:
         while not log._dropped:
-            log.finished(Record())
+            log.finished(RequestRecord())
         closing = threading.Thread(target=log.close)
         closing.start()
         assert closing.is_alive()
@@ -285,6 +285,6 @@ def test_an_exporter_that_is_not_there(engine, monkeypatch):
 
 
 def test_tracing_without_its_packages(engine, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sgl.runtime.server.tracing", None)
+    monkeypatch.setitem(sys.modules, "sgl.runtime.server.observability.otel_tracing", None)
     with pytest.raises(ConfigError, match=r"sgl\[otel\]"):
         create_app(engine, ServerSettings(trace=True))

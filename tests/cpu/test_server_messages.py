@@ -15,7 +15,7 @@ from server_rig import await_true, serving, slow_steps
 from told_walks import walk
 
 from sgl.runtime import Engine
-from sgl.runtime.server.messages.writer import BlockWriter
+from sgl.runtime.server.protocols.messages.messages_writer import ContentBlockWriter
 
 MODEL = "nano"
 SERVER: dict[str, Any] = {"served_name": MODEL, "tool_format": "hermes", "reasoning_format": "qwen3", "api_keys": frozenset({"k"})}
@@ -104,7 +104,7 @@ def without_ids(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_pieces_fold_to_what_is_told_whole() -> None:
     for seed in range(300):
         whole, pieces = walk(seed)
-        one, other = BlockWriter(), BlockWriter()
+        one, other = ContentBlockWriter(), ContentBlockWriter()
         one.write(whole)
         assert folded(other.write(pieces)) == other.content == one.content, seed
 

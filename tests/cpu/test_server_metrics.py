@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from server_rig import await_true, serving
 
 from sgl.runtime import Engine
-from sgl.runtime.loop.metrics import STEP_BOUNDS, Stats
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.watch.engine_stats import STEP_BOUNDS, Stats
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
 GREEDY = {"temperature": 0, "max_new_tokens": 12}

@@ -13,10 +13,10 @@ from server_rig import await_true, serving
 
 import sgl
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.ops import Chunk
-from sgl.runtime.server.native_answers import AnswerWriter
-from sgl.runtime.server.native_requests import PromptRequest, read_request
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.server.protocols.native.generate_response import GenerateResponseWriter
+from sgl.runtime.server.protocols.native.generate_request_reader import PromptRequest, read_request
 
 PROMPT = "The capital of France is"
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}  # the small model likes to end at once
@@ -270,7 +270,7 @@ def test_any_json_is_a_schema(ask):
 
 def test_long_streams_do_not_tell_everything_with_every_token():
     """All of it each time would be a number of bytes that grows with the square of the length."""
-    writer = AnswerWriter(PromptRequest("x", "", SamplingParams(), None), [])
+    writer = GenerateResponseWriter(PromptRequest("x", "", SamplingParams(), None), [])
     events = [event for i in range(20_000) if (event := writer.take(Chunk("a", [i]))) is not None]
     lengths = [len(event["output_ids"]) for event in events]
     assert lengths[:256] == list(range(1, 257)) and len(lengths) < 1500
@@ -336,7 +336,7 @@ def test_a_client_that_leaves_frees_its_sequences(client, engine):
 
 def test_an_event_keeps_what_it_said_while_it_waits_for_a_slow_client(engine):
     request = read_request({"text": PROMPT, "return_logprob": True}, engine.tokenizer).prompts[0]
-    writer = AnswerWriter(request, engine.tokenizer.token_bytes)
+    writer = GenerateResponseWriter(request, engine.tokenizer.token_bytes)
     early = writer.take(Chunk("a", [1], [(-0.5, 1)]))
     writer.take(Chunk("b", [2], [(-0.7, 2)]))
     assert (early["text"], early["output_ids"]) == ("a", [1])

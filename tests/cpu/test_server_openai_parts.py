@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 
 from sgl.runtime import Engine
-from sgl.runtime.sequences.ops import Chunk, Generation
-from sgl.runtime.server.logprobs import UNLIKELY, Row, RowStream, TextLogprobs, chat_logprobs
-from sgl.runtime.server.sse import events, merged, primed, together
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.server.protocols.openai_common.openai_logprobs import (
+    UNLIKELY,
+    LogprobRow,
+    LogprobRowStream,
+    TextLogprobs,
+    chat_logprobs,
+)
+from sgl.runtime.server.http.sse_responses import events, merged, primed, together
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def engine() -> Iterator[Engine]:
 
 
 def test_numbers_that_json_lacks_become_words_of_openai(engine: Engine) -> None:
-    rows = [Row(300, -math.inf, [(-math.inf, 301)]), Row(301, math.nan, []), Row(302, None)]
+    rows = [LogprobRow(300, -math.inf, [(-math.inf, 301)]), LogprobRow(301, math.nan, []), LogprobRow(302, None)]
     text = TextLogprobs(engine.tokenizer, 1).take(rows)
     assert text["token_logprobs"] == [UNLIKELY, None, None]
     chat = chat_logprobs(engine.tokenizer, rows)
@@ -37,7 +43,7 @@ def test_numbers_that_json_lacks_become_words_of_openai(engine: Engine) -> None:
 def test_bytes_that_are_no_text_have_names_and_one_place(engine: Engine) -> None:
     whole = "☃".encode()
     ids = [engine.tokenizer.token_bytes.index(bytes([byte])) for byte in whole]
-    rows = [Row(token, -1.0, [(-1.0, token)]) for token in (*ids, 300)]
+    rows = [LogprobRow(token, -1.0, [(-1.0, token)]) for token in (*ids, 300)]
     found = TextLogprobs(engine.tokenizer, 1, offset=10).take(rows)
     assert found["tokens"][:3] == ["bytes:\\xe2", "bytes:\\x98", "bytes:\\x83"]
     assert found["text_offset"] == [10, 10, 10, 11]
@@ -49,7 +55,7 @@ def test_bytes_that_are_no_text_have_names_and_one_place(engine: Engine) -> None
 def test_rows_wait_for_their_text(engine: Engine) -> None:
     ids = engine.tokenizer.encode("one two three").tolist()
     pairs = [(-float(i), token) for i, token in enumerate(ids)]
-    stream = RowStream(engine.tokenizer)
+    stream = LogprobRowStream(engine.tokenizer)
     text = engine.tokenizer.decode(ids[:1])
     early = stream.take(Chunk(text, ids[:2], pairs[:2]))
     assert [row.token for row in early] == ids[:1]

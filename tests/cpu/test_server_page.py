@@ -12,7 +12,7 @@ from chromium import Browser, browser, find_chromium
 from server_rig import await_true, serving
 
 from sgl.runtime import Engine
-from sgl.runtime.server.page import FOLDER
+from sgl.runtime.server.web_page import FOLDER
 
 NASTY = "<img src=x onerror='window.hacked = 1'><script>window.hacked = 1</script> Which city?"
 

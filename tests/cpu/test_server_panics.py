@@ -7,7 +7,7 @@ import pytest
 from server_rig import serving
 
 from sgl.runtime import Engine
-from sgl.runtime.server.bridge import LONG_TEXT
+from sgl.runtime.server.engine_bridge import LONG_TEXT
 
 LONG = "x" * (LONG_TEXT + 1)  # tokenised on another thread
 

@@ -16,8 +16,8 @@ from server_rig import await_true, serving, slow_steps
 from told_walks import walk
 
 from sgl.runtime import Engine
-from sgl.runtime.server.responses.store import ResponseStore
-from sgl.runtime.server.responses.writer import OutputWriter
+from sgl.runtime.server.protocols.responses.response_store import ResponseStore
+from sgl.runtime.server.protocols.responses.responses_writer import ResponseOutputWriter
 
 MODEL = "nano"
 SERVER: dict[str, Any] = {"served_name": MODEL, "tool_format": "hermes", "reasoning_format": "qwen3"}
@@ -108,7 +108,7 @@ def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_pieces_fold_to_what_is_told_whole(summary: bool) -> None:
     for seed in range(300):
         whole, pieces = walk(seed)
-        one, other = OutputWriter(summary, False), OutputWriter(summary, False)
+        one, other = ResponseOutputWriter(summary, False), ResponseOutputWriter(summary, False)
         one.write(whole)
         events = other.write(pieces)
         assert folded(events) == other.output
@@ -246,8 +246,8 @@ def kept(store: ResponseStore, id: str, text: str, previous: str | None = None) 
 
 
 def test_the_store_has_bounds_and_its_largest_tenant_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.server.caller import CALLER
-    from sgl.runtime.server.responses import store as module
+    from sgl.runtime.server.request_context import CALLER
+    from sgl.runtime.server.protocols.responses import response_store as module
 
     store = ResponseStore(10_000)
     moment = 0.0

@@ -11,7 +11,7 @@ from server_rig import serving
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.server.settings import ServerSettings
+from sgl.runtime.server.server_settings import ServerSettings
 
 MODEL, SITE = "nano", "https://pages.example"
 SERVER: dict[str, Any] = {"served_name": MODEL}

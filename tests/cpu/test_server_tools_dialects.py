@@ -19,16 +19,16 @@ from server_rig import serving
 
 import sgl.runtime
 from sgl.runtime import Engine
-from sgl.runtime.dialects import DIALECTS, Call, dialect_named, tool_of
+from sgl.runtime.dialects import DIALECTS, DialectToolCall, dialect_named, tool_of
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sequences.ops import Chunk, Generation
-from sgl.runtime.server.app import create_app
-from sgl.runtime.server.chat.plan import Plan
-from sgl.runtime.server.chat.sample import Sample
-from sgl.runtime.server.chat.types import ChatRequest
-from sgl.runtime.server.chat.writer import ChoiceWriter
-from sgl.runtime.server.openai_work import Work
-from sgl.runtime.server.settings import ServerSettings
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.protocols.chat.chat_plan import ChatPlan
+from sgl.runtime.server.protocols.chat.chat_choice import ChatChoiceReader
+from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
+from sgl.runtime.server.protocols.chat.chat_writer import ChatChoiceWriter
+from sgl.runtime.server.protocols.openai_common.openai_request_setup import OpenAIRequestSetup
+from sgl.runtime.server.server_settings import ServerSettings
 
 MODEL = "nano"
 USER: Any = {"role": "user", "content": "Hello"}
@@ -113,8 +113,8 @@ LIMIT = 60
 class Written:
     """A sample and what writes it."""
 
-    def __init__(self, sample: Sample) -> None:
-        self.sample, self.writer, self.go_on = sample, ChoiceWriter(sample, 0), sample.go_on
+    def __init__(self, sample: ChatChoiceReader) -> None:
+        self.sample, self.writer, self.go_on = sample, ChatChoiceWriter(sample, 0), sample.go_on
 
     def take(self, chunk: Chunk) -> list[dict[str, Any]]:
         return self.writer.write(self.sample.take(chunk))
@@ -133,9 +133,9 @@ def writer_of(engine: Engine, settings: dict[str, Any], prompt: str = "", **body
     app = create_app(engine, ServerSettings(served_name=MODEL, **settings))
     request: Any = SimpleNamespace(app=app)
     asked = ChatRequest(messages=[USER], max_tokens=LIMIT, **body)
-    plan = Plan(Work(request), asked, asked.params(LIMIT, asked.logprobs, 0))
+    plan = ChatPlan(OpenAIRequestSetup(request), asked, asked.params(LIMIT, asked.logprobs, 0))
     asyncio.run(plan.prepare())
-    return Written(Sample(plan, prompt))
+    return Written(ChatChoiceReader(plan, prompt))
 
 
 def ended(text: str, count: int, stop: str | None = None) -> Chunk:
@@ -428,7 +428,7 @@ FRAMED = sorted(DIALECTS.keys() - {"nano", "qwen", "mistral", "hermes", "llama",
 
 @pytest.mark.parametrize("name", FRAMED)
 def test_calls_of_every_format_are_told_in_pieces(engine: Engine, name: str) -> None:
-    text = dialect_named(name).write("I will.", [Call("order", {"dish": "cake", "count": 2}), Call("cancel", {})])
+    text = dialect_named(name).write("I will.", [DialectToolCall("order", {"dish": "cake", "count": 2}), DialectToolCall("cancel", {})])
     for size in (3, len(text)):
         writer = writer_of(engine, {"tool_format": name}, tools=[ORDER, CANCEL])
         entries: list[dict[str, Any]] = []

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from server_rig import await_true
 
-from sgl.runtime.server import wire
-from sgl.runtime.server.listening import bind
-from sgl.runtime.server.settings import ServerSettings
+from sgl.runtime.server.http import http_protocol
+from sgl.runtime.server.server_listener import bind
+from sgl.runtime.server.server_settings import ServerSettings
 
 BODY = json.dumps({"text": "Hello", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}).encode()
 LONG = json.dumps({"text": "Hello", "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}).encode()
@@ -59,7 +59,7 @@ def test_a_half_closed_client_gets_its_answer(url):
 
 
 def test_a_half_closed_client_that_waits_long_is_told_that_it_is_heard(url, bundled, monkeypatch):
-    monkeypatch.setattr(wire, "FIRST_PROBE", 0.01)
+    monkeypatch.setattr(http_protocol, "FIRST_PROBE", 0.01)
     with connect(url) as client:
         client.sendall(post(LONG))
         client.shutdown(socket.SHUT_WR)
@@ -104,7 +104,7 @@ def test_who_stops_in_the_middle_of_a_body_has_left(url):
 
 @pytest.mark.parametrize("sent", [b"", b"POST /generate HTTP/1.1\r\nHost: x\r\nX-Slow: "])
 def test_heads_are_not_waited_for_for_ever(url, monkeypatch, sent):
-    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
     with connect(url) as client:
         client.sendall(sent)
         started = time.monotonic()
@@ -112,7 +112,7 @@ def test_heads_are_not_waited_for_for_ever(url, monkeypatch, sent):
 
 
 def test_the_second_head_of_a_connection_is_not_waited_for_either(url, monkeypatch):
-    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
     with connect(url) as client:
         client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -121,7 +121,7 @@ def test_the_second_head_of_a_connection_is_not_waited_for_either(url, monkeypat
 
 
 def test_a_long_answer_is_not_a_slow_head(url, monkeypatch):
-    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
     with connect(url) as client:
         client.sendall(post(LONG))
         assert client.recv(65536).startswith(b"HTTP/1.1 200 ")

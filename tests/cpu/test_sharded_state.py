@@ -19,17 +19,17 @@ from test_kv_scales import LAYERS, WRITERS, scales, written
 
 from sgl.cli import main
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.calibration.quantize import quantize
-from sgl.runtime.calibration.sharding import shard
+from sgl.runtime.calibration.quantize_checkpoint import quantize
+from sgl.runtime.calibration.shard_checkpoint import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading import load_model
-from sgl.runtime.loading.state import MANIFEST, Parts
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.survey import survey
-from sgl.runtime.quantization import forms, packing, transform_for
+from sgl.runtime.loading.sharded_state import MANIFEST, ParallelSizes
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
+from sgl.runtime.quantization import online_quantization, device_weight, transform_for
 
-pytestmark = pytest.mark.skipif(not cpu.kernels or not (cpu.kernels.INT4 and cpu.kernels.VNNI), reason="needs the kernels that weights are packed for")
+pytestmark = pytest.mark.skipif(not cpu_kernels.kernels or not (cpu_kernels.kernels.INT4 and cpu_kernels.kernels.VNNI), reason="needs the kernels that weights are packed for")
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 CPU = torch.device("cpu")
 FILE = "state-rank-0-part-00001.safetensors"
@@ -84,7 +84,7 @@ def test_checkpoints_in_few_bits_stay_what_they_are_here(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["fp8 blocks", "fp8 outputs", "nf4"])
 def test_small_floats_that_are_computed_as_such_are_refused_by_name(name: str, tmp_path: Path) -> None:
     origin, _ = write(tmp_path, *FORMATS[name])
-    with pytest.raises(ConfigError, match=r"a projection is computed by (FloatBlockedLinear|GroupedLinear|StackedBlockedLinear), which sgl shard does not pack; .*sgl quantize"):
+    with pytest.raises(ConfigError, match=r"a projection is computed by (FloatBlockedLinear|GroupedLinear|MixedFormatBlockedLinear), which sgl shard does not pack; .*sgl quantize"):
         shard(origin, tmp_path / "state")
     assert not (tmp_path / "state").exists() and not (tmp_path / "state.part").exists()
 
@@ -92,7 +92,7 @@ def test_small_floats_that_are_computed_as_such_are_refused_by_name(name: str, t
 def test_projections_of_which_a_part_came_in_few_bits(tmp_path: Path) -> None:
     """Where nothing multiplies them so, they are restored, and written so."""
     origin, _ = write(tmp_path, *FORMATS["gptq"], leave=("v_proj.weight",))
-    with pytest.raises(ConfigError, match="is computed by StackedBlockedLinear, which sgl shard does not pack"):
+    with pytest.raises(ConfigError, match="is computed by MixedFormatBlockedLinear, which sgl shard does not pack"):
         shard(origin, tmp_path / "state")
     assert not shard(origin, tmp_path / "state", dtype="float16").packed
     same(origin, tmp_path / "state", "auto", torch.float16)
@@ -118,12 +118,12 @@ def test_float8_weights_of_a_gpu_are_read_as_they_were_written(tmp_path: Path, m
     assert shard(origin, tmp_path / "state", "fp8").packed == {"float8": 12}
     with pytest.raises(CheckpointError, match=r"packed as float8 for a GPU with compute capability 8\.9, which is not here \(cpu\)"):
         load_model(tmp_path / "state")
-    monkeypatch.setattr(packing.Float8, "missing", lambda self, device: None)
+    monkeypatch.setattr(device_weight.Float8Format, "missing", lambda self, device: None)
     same(origin, tmp_path / "state", "fp8")
 
 
 def test_several_files_and_scales_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sgl.runtime.calibration.shards.SHARD", 50_000)
+    monkeypatch.setattr("sgl.runtime.calibration.shard_writer.SHARD", 50_000)
     origin = written(tmp_path / "m", scales(WRITERS["ModelOpt"], LAYERS))
     shard(origin, tmp_path / "state", "int8")
     assert len(list((tmp_path / "state").glob("state-rank-0-part-*.safetensors"))) > 2
@@ -150,14 +150,14 @@ def ids(engine: Engine) -> list[int]:
 def test_an_engine_finds_it_and_quantises_nothing(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(folders[0], weights="int4") as engine:
         expected = ids(engine)
-    monkeypatch.setitem(forms.ROUNDINGS, "int4", None)
-    monkeypatch.setattr("sgl.runtime.quantization.int8.quantize_weight", None)
-    monkeypatch.setattr("sgl.runtime.quantization.int4._Packing", None)
+    monkeypatch.setitem(online_quantization.ROUNDINGS, "int4", None)
+    monkeypatch.setattr("sgl.runtime.quantization.cpu_int8_linear.quantize_weight", None)
+    monkeypatch.setattr("sgl.runtime.quantization.cpu_int4_linear._CpuBlockPacker", None)
     for options in ({}, {"load_format": "sharded_state"}, {"strict": True}):
         with opened(folders[1], **options) as engine:
             assert ids(engine) == expected
             assert engine.info()["few_bits"] == ["12 projections of packed int4: Int4BlockedLinear", "1 projections of packed int8_grouped: Int8GroupedLinear"]
-    found = survey(folders[1], EngineConfig())
+    found = estimate_memory(folders[1], EngineConfig())
     assert found.files.problem is None and found.files.count == 1
 
 
@@ -180,7 +180,7 @@ def test_a_machine_without_the_kernels_is_told(folders: tuple[Path, Path], monke
     class Older:
         INT4 = VNNI = 0
 
-    monkeypatch.setattr(cpu, "kernels", Older)
+    monkeypatch.setattr(cpu_kernels, "kernels", Older)
     with pytest.raises(CheckpointError, match=r"packed as int\w+ for the compiled kernels .* which is not here \(cpu\); take the model"):
         load_model(folders[1])
 
@@ -200,7 +200,7 @@ def test_a_refused_update_leaves_the_engine_as_it_was(folders: tuple[Path, Path]
 
 def test_what_cannot_be_written(folders: tuple[Path, Path], tmp_path: Path) -> None:
     for origin, more, message in (
-        (folders[1], {}, "is a sharded state already"), (folders[0], {"parts": Parts(3)}, "query heads cannot be shared out among 3 ranks"),
+        (folders[1], {}, "is a sharded state already"), (folders[0], {"parts": ParallelSizes(3)}, "query heads cannot be shared out among 3 ranks"),
         (tmp_path / "x.gguf", {}, "is a GGUF file"), (folders[0], {"weights": "int3"}, "there is no such kind"),
         (folders[0], {"weights": "int4_gptq"}, "write it with sgl quantize, and shard what that wrote"),
         (folders[0], {"weights": "fp8_block"}, "is computed by FloatBlockedLinear"),

@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from test_int4 import DTYPES, ONCE_ROUNDED, WAYS, best_way, needs_product, normal, threads
 from torch import Tensor
 
-from sgl.runtime.layers import cpu
-from sgl.runtime.quantization.floats import FloatBlockedLinear, suits
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.quantization.cpu_float_linear import FloatBlockedLinear, supports
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 __all__ = ["best_way", "threads"]
 FINITE = [byte for byte in range(256) if byte & 127 != 127]  # float8 numbers
 
 
-def drawn(seed: int) -> Grouped:
+def drawn(seed: int) -> QuantizedWeight:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     outputs, inputs, group = rng.choice([1, 5, 32, 70, 100]), rng.choice([1, 7, 64, 130, 384]), rng.choice([2, 16, 64, 128, 9999])
     shape, eight = (outputs, -(-inputs // group)), rng.random() < 0.5
     codes = torch.randint(0, 254 if eight else 16, (outputs, inputs), generator=generator)
-    return Grouped(
+    return QuantizedWeight(
         torch.tensor(FINITE, dtype=torch.uint8)[codes] if eight else codes.byte(),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
         group, 256 if eight else 16,
@@ -35,9 +35,9 @@ def drawn(seed: int) -> Grouped:
     )  # fmt: skip
 
 
-def in_pairs(weight: Grouped, dtype: torch.dtype) -> bool:
+def in_pairs(weight: QuantizedWeight, dtype: torch.dtype) -> bool:
     """Whether the best way has sums of its own."""
-    return dtype == torch.bfloat16 and weight.is_float8 and bool(cpu.kernels.FLOAT8_PAIRS)
+    return dtype == torch.bfloat16 and weight.is_float8 and bool(cpu_kernels.kernels.FLOAT8_PAIRS)
 
 
 @needs_product
@@ -45,7 +45,7 @@ def in_pairs(weight: Grouped, dtype: torch.dtype) -> bool:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_way_gives_the_same_bits_and_they_are_those_of_the_dense_weight(seed: int, dtype: torch.dtype, threads: None, best_way: None) -> None:
     weight = drawn(seed)
-    assert suits(weight) is None
+    assert supports(weight) is None
     outputs, inputs = weight.shape
     bias = normal(outputs, seed=seed).to(dtype) if seed % 2 else None
     x, residual = normal(30, inputs, seed=seed + 1).to(dtype), normal(30, outputs, seed=seed + 2).to(dtype)
@@ -54,7 +54,7 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_the_dense_weight(se
     slack = 1e-6 * x.double().abs() @ dense.abs().T + ONCE_ROUNDED[dtype] * expected.abs() + 1e-9
     found = {}
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         found[way] = layer(x), layer.added_to(residual.clone(), x)
     assert found[0][0].dtype == dtype and bool(((found[0][0].double() - expected).abs() <= slack).all())
     torch.testing.assert_close(found[0][1].double(), expected + residual.double(), rtol=2 * ONCE_ROUNDED[dtype], atol=float(slack.max()) + 1e-5)
@@ -71,7 +71,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, dtype: torch.dtype,
     weight = drawn(seed)
     layer, x = FloatBlockedLinear(weight, None, dtype), normal(101, weight.shape[1], seed=seed).to(dtype)
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         alone = torch.cat([layer(row[None]) for row in x])
         for size in (2, 3, 5, 6, 7, 11, 12, 13, 97, 101):
             rows = torch.from_numpy(np.random.default_rng(size).choice(101, size, replace=False))
@@ -85,23 +85,23 @@ def test_each_float8_stands_for_itself(dtype: torch.dtype, best_way: None) -> No
     """The smallest have no leading one."""
     codes = torch.tensor(FINITE, dtype=torch.uint8)[:, None].repeat(1, 2)
     codes[:, 0] = codes[:, 0].flip(0)
-    layer = FloatBlockedLinear(Grouped.float8(codes.view(torch.float8_e4m3fn), torch.ones(254, 1), 2), None, dtype)
+    layer = FloatBlockedLinear(QuantizedWeight.float8(codes.view(torch.float8_e4m3fn), torch.ones(254, 1), 2), None, dtype)
     for way in WAYS:
-        cpu.kernels.set_int4_way(way)
+        cpu_kernels.kernels.set_int4_way(way)
         assert torch.equal(layer(torch.eye(2, dtype=dtype)), codes.view(torch.float8_e4m3fn).to(dtype).T)
 
 
 @needs_product
 def test_nan_stays_loud() -> None:
-    layer, x = FloatBlockedLinear(Grouped(torch.ones(40, 200, dtype=torch.uint8), torch.ones(40, 1), 200, table=torch.ones(16)), None, torch.float32), normal(3, 200)
+    layer, x = FloatBlockedLinear(QuantizedWeight(torch.ones(40, 200, dtype=torch.uint8), torch.ones(40, 1), 200, table=torch.ones(16)), None, torch.float32), normal(3, 200)
     x[1, 5], x[2, 7] = float("nan"), float("inf")
     found = layer(x)
     assert not bool(found[1:].isfinite().any()) and bool(found[0].isfinite().all())
 
 
-def of_table(**changes: Tensor | float | int) -> Grouped:
+def of_table(**changes: Tensor | float | int) -> QuantizedWeight:
     parts = {"codes": torch.randint(0, 16, (4, 64), dtype=torch.uint8), "scale": torch.ones(4, 1), "group": 64, "table": torch.randn(16)} | changes
-    return Grouped(**parts)  # type: ignore[arg-type]
+    return QuantizedWeight(**parts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("weight, message", [
@@ -109,9 +109,9 @@ def of_table(**changes: Tensor | float | int) -> Grouped:
     (of_table(zero=8.0), "floats with zeros or offsets"),
     (of_table(offset=torch.ones(4, 1)), "floats with zeros or offsets"),
     (of_table(levels=256, table=torch.randn(256)), "codes of 256 levels that are no floats"),
-    (Grouped.float8(torch.full((4, 64), 255, dtype=torch.uint8).view(torch.float8_e4m3fn), torch.ones(4, 1), 64), "(NaN)"),
+    (QuantizedWeight.float8(torch.full((4, 64), 255, dtype=torch.uint8).view(torch.float8_e4m3fn), torch.ones(4, 1), 64), "(NaN)"),
 ])  # fmt: skip
-def test_what_the_product_does_not_take_is_said(weight: Grouped, message: str) -> None:
-    assert message in str(suits(weight))
+def test_what_the_product_does_not_take_is_said(weight: QuantizedWeight, message: str) -> None:
+    assert message in str(supports(weight))
     with pytest.raises(ValueError, match="take GroupedLinear"):
         FloatBlockedLinear(weight, None, torch.float32)

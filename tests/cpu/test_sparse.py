@@ -13,13 +13,16 @@ from part_models import RMS, SPARSE, LawRig, model
 from rig import Row
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers.rotary import Rope
-from sgl.runtime.models.sparse import Compressor, SparsePart
-from sgl.runtime.models.sparse_spec import Sparse
-from sgl.runtime.models.spec import Gated, Layer, Norms
-from sgl.runtime.models.wording import described
+from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.models.reference.reference_sparse_attention import (
+    KVBlockCompressor,
+    ReferenceSparseAttention,
+)
+from sgl.runtime.models.spec.sparse_attention_spec import SparseAttentionSpec
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerSpec, LayerNorms
+from sgl.runtime.models.describe.describe_layers import describe_layer
 
-SPECS: dict[str, Sparse] = {
+SPECS: dict[str, SparseAttentionSpec] = {
     "as it is": SPARSE,
     "no rotation, one KV head": replace(SPARSE, rope=None, kv_heads=1),
     "blocks as they are compressed": replace(SPARSE, length=8, stride=4, block=4, most=5, first=0, latest=2, window=1, kv_heads=4),
@@ -31,10 +34,10 @@ SPECS: dict[str, Sparse] = {
 class Watched(LawRig):
     """What goes into a layer's mixer and what comes out, token by token of each sequence."""
 
-    def __init__(self, part: Sparse, attention: str, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(model(Layer(Norms.pre(RMS), part, Gated(16))), dtype, attention=attention)
+    def __init__(self, part: SparseAttentionSpec, attention: str, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(model(LayerSpec(LayerNorms.pre(RMS), part, GatedFFNSpec(16))), dtype, attention=attention)
         mixer: Any = self.model.layers[0].mixer
-        self.mixer: SparsePart = mixer
+        self.mixer: ReferenceSparseAttention = mixer
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         attend = mixer.attend
         mixer.attend = lambda x, step: self._watched(x, attend(x, step))
@@ -44,13 +47,13 @@ class Watched(LawRig):
         return y
 
 
-def of_the_paper(part: Sparse, mixer: SparsePart, x: torch.Tensor) -> np.ndarray:
+def of_the_paper(part: SparseAttentionSpec, mixer: ReferenceSparseAttention, x: torch.Tensor) -> np.ndarray:
     """Of all tokens of a sequence, float64 [T, heads * dim]."""
     def product(layer: Any, rows: np.ndarray) -> np.ndarray:
         bias = 0 if layer.bias is None else layer.bias.double().numpy()
         return rows @ loaded_weight(layer).double().numpy().T + bias
 
-    def compressed(network: Compressor, rows: np.ndarray) -> np.ndarray:
+    def compressed(network: KVBlockCompressor, rows: np.ndarray) -> np.ndarray:
         found = []
         for begin in range(0, len(rows) - part.length + 1, part.stride):
             block = rows[begin : begin + part.length] + network.places.double().numpy()
@@ -82,7 +85,7 @@ def of_the_paper(part: Sparse, mixer: SparsePart, x: torch.Tensor) -> np.ndarray
     return out.reshape(len(x), -1)
 
 
-def blocks_of(part: Sparse, rates: np.ndarray, t: int) -> set[int]:
+def blocks_of(part: SparseAttentionSpec, rates: np.ndarray, t: int) -> set[int]:
     """Equation 9: strides m of the block and n of a compressed one. Then the first ones, the latest, and the best others."""
     own = t // part.block
     scores = np.zeros(own + 1)
@@ -101,7 +104,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def turn(rope: Rope | None, x: np.ndarray, position: int) -> np.ndarray:
+def turn(rope: RopeParameters | None, x: np.ndarray, position: int) -> np.ndarray:
     if rope is None:
         return x
     half = len(x) // 2
@@ -140,16 +143,16 @@ def test_steps_are_those_of_the_paper(case: str, attention: str) -> None:
 
 
 def test_many_queries_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.models import sparse
+    from sgl.runtime.models.reference import reference_sparse_attention
 
-    rig, tokens = LawRig(model(Layer(Norms.pre(RMS), SPARSE, Gated(16)))), list(range(5, 50))
+    rig, tokens = LawRig(model(LayerSpec(LayerNorms.pre(RMS), SPARSE, GatedFFNSpec(16)))), list(range(5, 50))
     whole = rig.step([(Row(tokens), 45), (Row(tokens[3:]), 42)], True)
-    monkeypatch.setattr(sparse, "ROWS", 7)
+    monkeypatch.setattr(reference_sparse_attention, "ROWS", 7)
     torch.testing.assert_close(rig.step([(Row(tokens), 45), (Row(tokens[3:]), 42)], True), whole, atol=1e-5, rtol=1e-5)
 
 
 def test_in_bfloat16() -> None:
-    spec, tokens = model(Layer(Norms.pre(RMS), SPARSE, Gated(16))), list(range(5, 50))
+    spec, tokens = model(LayerSpec(LayerNorms.pre(RMS), SPARSE, GatedFFNSpec(16))), list(range(5, 50))
     exact = LawRig(spec).step([(Row(tokens), 45)], True)
     rounded = LawRig(spec, torch.bfloat16).step([(Row(tokens), 45)], True)
     assert (rounded - exact).norm() < 0.1 * exact.norm()
@@ -159,7 +162,7 @@ REFUSED = [
     ({"most": 2, "first": 2, "latest": 1}, "of 2 chosen blocks the 2 first and the 1 latest cannot always be some"),
     ({"latest": 0}, "the 0 latest cannot always be some; the query's own must be"),
     ({"stride": 5}, "compressed blocks of 4 tokens every 5, .* none may leave tokens out"),
-    ({"rope": Rope(1e4, 8, 16)}, "turns the halves of whole heads of 16"),
+    ({"rope": RopeParameters(1e4, 8, 16)}, "turns the halves of whole heads of 16"),
 ]
 
 
@@ -170,5 +173,5 @@ def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str) -> None:
 
 
 def test_it_is_described() -> None:
-    text = described(Layer(Norms.pre(RMS), SPARSE, Gated(16)))
+    text = describe_layer(LayerSpec(LayerNorms.pre(RMS), SPARSE, GatedFFNSpec(16)))
     assert text.startswith("sparse attention 4 heads, 2 kv, dim 16, 4 tokens compressed every 2, 3 blocks of 4 tokens chosen, window 5; gated")

@@ -15,17 +15,17 @@ from windows_rig import Make, make, paths, quiet, settled
 
 import sgl
 from sgl.grammars import compile_json_schema, compile_regex
-from sgl.lang.report.drawing import FILLS
+from sgl.lang.report.run_svg import FILLS
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RequestAborted
-from sgl.runtime.sequences.draft import Draft
-from sgl.runtime.sequences.jump import JumpForward
-from sgl.runtime.speculative.control import Control
-from sgl.runtime.speculative.forced import ForcedDrafter
-from sgl.runtime.speculative.named import NamedDrafter
-from sgl.runtime.speculative.states import StateDrafter
-from sgl.runtime.speculative.suffix import END, SuffixDrafter
-from sgl.runtime.speculative.trials import SETTLES, STRETCH, Trials
+from sgl.runtime.sequences.draft_tokens import DraftTokens
+from sgl.runtime.sequences.jump_forward import JumpForward
+from sgl.runtime.speculative.draft_length_control import DraftLengthControl
+from sgl.runtime.speculative.forced_drafter import ForcedDrafter
+from sgl.runtime.speculative.list_drafter import ListDrafter
+from sgl.runtime.speculative.automaton_drafter import AutomatonDrafter
+from sgl.runtime.speculative.suffix_drafter import END, SuffixDrafter
+from sgl.runtime.speculative.draft_trials import SETTLES, STRETCH, DraftTrials
 
 __all__ = ["make", "paths"]
 
@@ -74,7 +74,7 @@ def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected:
     kinds, many = grammars(drafting), cases(drafting)
     if how in ("random", "mixed", "long"):
         return side_by_side(drafting, how, list(zip(many, expected, strict=True)))
-    seen = (SuffixDrafter(), StateDrafter(), ForcedDrafter(JumpForward(drafting.tokenizer)), NamedDrafter())
+    seen = (SuffixDrafter(), AutomatonDrafter(), ForcedDrafter(JumpForward(drafting.tokenizer)), ListDrafter())
     for (text, params, kind), wanted in zip(many, expected, strict=True):
         prompt = drafting.tokenizer.encode(text).tolist()
         if how == "written":
@@ -137,7 +137,7 @@ def test_stretches_without_guesses_are_timed_beside_those_with_them(plain: Engin
     prompt, params = "one two three " * 6, SamplingParams(max_tokens=3 * (STRETCH + SETTLES), temperature=0, ignore_eos=True)
     with Engine(dtype="float32", threads=1, kv_tokens=4096, deterministic=True, run_ahead=True, speculation="auto") as engine:
         drafts = engine._core.life.speculation
-        drafts.trials, drafts.control = Trials(), Control(by_outcome=False)
+        drafts.trials, drafts.control = DraftTrials(), DraftLengthControl(by_outcome=False)
         found = [engine.generate(prompt, params).token_ids for _ in range(4)]
         (of,) = drafts.trials._of.values()
         assert set(of.rates) == {True, False} and engine.stats().accepted_tokens
@@ -150,7 +150,7 @@ def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine,
     texts, accepted = [], []
     for engine in (plain, drafting):
         if engine is drafting:
-            speculation(engine, StateDrafter())
+            speculation(engine, AutomatonDrafter())
         grammar = compile_json_schema(SCHEMA, engine.vocabulary)
         results = [opened(engine, text).generate(params, grammar).result(60) for text in PROMPTS]
         texts.append([parts(result) for result in results])
@@ -178,7 +178,7 @@ def test_a_jump_that_puts_back_as_much_as_it_drops_ends_what_is_taken(drafting: 
 
 def test_no_request_fails_for_a_guess(drafting: Engine, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Told):
-        def propose(self, seq: Any, op: Any, most: int) -> Draft | None:
+        def propose(self, seq: Any, op: Any, most: int) -> DraftTokens | None:
             raise MemoryError("no room for a guess")
 
         learn = propose  # type: ignore[assignment]

@@ -11,14 +11,14 @@ from family_cases import write_family
 from family_checks import reference
 
 from sgl.cli import main
-from sgl.runtime.executor.cards import grouped, matrix, sums
+from sgl.runtime.executor.ranks.gpu_topology import grouped, matrix, sums
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.spread import best, read, ways
-from sgl.runtime.parallel.share import load_share
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.stages import Place, load_stage
-from sgl.runtime.parallel.whole_experts import WholeExperts
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.sharding_plan import best_plan, read, sharding_plans
+from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 
 CONFIGS = json.loads((Path(__file__).parent / "published_configs.json").read_text())
 TOPOLOGY = """\
@@ -35,7 +35,7 @@ Legend:
 
 def spread(path: Path, cards: int, gigabytes: float, context: int = 4096, **options):
     model = open_checkpoint(path, weights=False).model
-    return ways(model, EngineConfig.from_options(options), cards, int(gigabytes * 1e9), torch.bfloat16, context)
+    return sharding_plans(model, EngineConfig.from_options(options), cards, int(gigabytes * 1e9), torch.bfloat16, context)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def llama(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("tensor, stages", [(1, 1), (2, 1), (1, 2), (1, 3), (2, 2)])
 def test_sizes_are_those_of_the_fullest_rank(tensor: int, stages: int, tiny: Path) -> None:
     way = next(way for way in spread(tiny, tensor * stages, 80) if (way.tensor, way.stages) == (tensor, stages))
-    ranks = [load_stage(tiny, torch.bfloat16, torch.device("cpu"), Place.of(rank, tensor * stages, stages)) for rank in range(tensor * stages)]
+    ranks = [load_stage(tiny, torch.bfloat16, torch.device("cpu"), RankPlace.of(rank, tensor * stages, stages)) for rank in range(tensor * stages)]
     # the numbers of norms are counted as if in bfloat16, and a cut head beside a whole table not at all
     assert way.weights == pytest.approx(max(2 * model.parameter_count for model in ranks), rel=0.02)
     assert way.kv_token == max(model.config.attention.bytes_per_slot(torch.bfloat16) for model in ranks)
@@ -55,7 +55,7 @@ def test_sizes_are_those_of_the_fullest_rank(tensor: int, stages: int, tiny: Pat
 
 def test_a_model_that_fits_a_card_is_copied(llama: Path) -> None:
     found = spread(llama, 4, 80)
-    assert best(found).options == {"replicas": 4}
+    assert best_plan(found).options == {"replicas": 4}
     one = found[0]
     assert 16.0e9 < one.weights < 16.2e9 and one.kv_token == 131_072 and 350_000 < one.tokens < 450_000 and one.fits
     halves = next(way for way in found if (way.replicas, way.tensor) == (1, 4))
@@ -66,9 +66,9 @@ def test_nothing_is_taken_that_the_engine_refuses_or_that_does_not_fit(llama: Pa
     small = spread(llama, 2, 12)
     assert small[0].tokens == 0 and not small[0].fits
     assert all(way.refused is None or "Engine(" in way.refused for way in small)
-    taken = best(small)
+    taken = best_plan(small)
     assert taken is None or (taken.refused is None and taken.tokens > 0)
-    assert best(spread(llama, 1, 4)) is None
+    assert best_plan(spread(llama, 1, 4)) is None
 
 
 @pytest.mark.parametrize("cards", [2, 3, 4])
@@ -77,8 +77,8 @@ def test_whole_experts_on_cards_are_told_and_not_taken_where_parts_of_them_do_as
     reference("MixtralForCausalLM", **sizes).save_pretrained(tmp_path)
     found = [way for way in spread(tmp_path, cards, 80) if way.experts]
     assert [way.options for way in found] == [{**({"replicas": cards // tensor} if cards > tensor else {}), "tensor_parallel": tensor, "expert_parallel": True} for tensor in (2, 3, 4) if cards % tensor == 0]
-    assert all(way.refused is None for way in found) and not best(spread(tmp_path, cards, 80)).experts
-    held = [load_share(tmp_path, torch.bfloat16, torch.device("cpu"), Split(rank, cards, WholeExperts())).parameter_count for rank in range(cards)]
+    assert all(way.refused is None for way in found) and not best_plan(spread(tmp_path, cards, 80)).experts
+    held = [load_share(tmp_path, torch.bfloat16, torch.device("cpu"), TensorParallelSplit(rank, cards, ExpertParallelSplit())).parameter_count for rank in range(cards)]
     assert found[-1].weights == pytest.approx(2 * max(held), rel=0.02)
 
 
@@ -86,8 +86,8 @@ def test_latent_attention_by_rows_is_told_with_what_is_whole_on_each_card(tmp_pa
     path = write_family("deepseek v3", tmp_path)
     found = spread(path, 2, 80)
     by_rows = [way for way in found if way.rows]
-    assert [way.options for way in by_rows] == [{"tensor_parallel": 2, **more, "latent_attention": "rows"} for more in ({}, {"expert_parallel": True})] and not best(found).rows
-    held = load_share(path, torch.bfloat16, torch.device("cpu"), Split(0, 2, rows=True)).parameter_count
+    assert [way.options for way in by_rows] == [{"tensor_parallel": 2, **more, "latent_attention": "rows"} for more in ({}, {"expert_parallel": True})] and not best_plan(found).rows
+    held = load_share(path, torch.bfloat16, torch.device("cpu"), TensorParallelSplit(0, 2, rows=True)).parameter_count
     assert by_rows[0].refused is None and by_rows[0].weights == pytest.approx(2 * held, rel=0.02)
     assert by_rows[0].weights > next(way for way in found if way.options == {"tensor_parallel": 2}).weights
     three = next(way for way in spread(path, 3, 80) if way.rows and not way.experts)

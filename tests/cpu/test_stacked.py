@@ -20,17 +20,22 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from sgl.runtime import Engine
-from sgl.runtime.layers import cpu
-from sgl.runtime.layers.linear import Linear
-from sgl.runtime.layers.stacked import Stacked, StackedBlockedLinear, kinds_of, stacked
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.layers.linear_layers import Linear
+from sgl.runtime.layers.mixed_format_linear import (
+    MixedFormatLinear,
+    MixedFormatBlockedLinear,
+    kinds_of,
+    stacked,
+)
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.executors import Ran, executors
-from sgl.runtime.quantization import keeping, transform_for
-from sgl.runtime.quantization.codes import PLAIN, Coded, Codes
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.int4 import blocked
-from sgl.runtime.quantization.keeping import in_few_bits
-from sgl.runtime.quantization.rounding import eight_bits, nearest
+from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors
+from sgl.runtime.quantization import quantized_transform, transform_for
+from sgl.runtime.quantization.fused_quantized_weight import PLAIN, QuantizedPiece, FusedQuantizedWeight
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.cpu_int4_linear import blocked
+from sgl.runtime.quantization.quantized_transform import keep_quantized
+from sgl.runtime.quantization.weight_rounding import round_to_int8, nearest
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
 BESIDE = 24  # rows of a weight that stay plain
@@ -39,11 +44,11 @@ BESIDE = 24  # rows of a weight that stay plain
 # weights of pieces
 
 
-def codes_of(weight: Tensor) -> Codes:
+def codes_of(weight: Tensor) -> FusedQuantizedWeight:
     """Rows of three kinds: four bits, eight bits, and plain ones."""
     third = (len(weight) - BESIDE) // 2
-    coded = [Coded(third + BESIDE, "bytes", eight_bits(weight[third + BESIDE :])), Coded(0, "halves", nearest(weight[:third]))]
-    return Codes.beside(coded, weight)
+    coded = [QuantizedPiece(third + BESIDE, "bytes", round_to_int8(weight[third + BESIDE :])), QuantizedPiece(0, "halves", nearest(weight[:third]))]
+    return FusedQuantizedWeight.beside(coded, weight)
 
 
 def test_rows_that_no_piece_has_are_the_plain_ones() -> None:
@@ -52,7 +57,7 @@ def test_rows_that_no_piece_has_are_the_plain_ones() -> None:
     assert [(piece.start, piece.end, piece.format) for piece in codes.pieces] == [(0, 38, "halves"), (38, 62, PLAIN), (62, 100, "bytes")]
     assert codes.format == "halves and plain rows and bytes"
     assert torch.equal(codes.dense(torch.float32)[38:62], weight[38:62]) and (codes.dense(torch.float32) - weight).abs().max() < 0.4
-    assert [piece.format for piece in Codes.beside(codes.pieces[1:], weight).pieces] == [PLAIN, PLAIN, "bytes"]
+    assert [piece.format for piece in FusedQuantizedWeight.beside(codes.pieces[1:], weight).pieces] == [PLAIN, PLAIN, "bytes"]
 
 
 @pytest.mark.parametrize("count", [100, 60, 140])
@@ -65,10 +70,10 @@ def test_rows_in_another_order_may_cross_the_pieces(count: int) -> None:
 
 def test_neighbours_of_one_form_are_one_weight() -> None:
     weight = normal(96, 64)
-    halves = [Coded(start, "x", nearest(weight[start : start + 32])) for start in (0, 32)]
-    (one, other) = Codes([*halves, Coded(64, "y", eight_bits(weight[64:]))]).together()
-    assert isinstance(one, Grouped) and isinstance(other, Grouped) and (one.shape, other.shape) == ((64, 64), (32, 64))
-    (plain,) = Codes([Coded(0, PLAIN, weight[:30]), Coded(30, PLAIN, weight[30:])]).together()
+    halves = [QuantizedPiece(start, "x", nearest(weight[start : start + 32])) for start in (0, 32)]
+    (one, other) = FusedQuantizedWeight([*halves, QuantizedPiece(64, "y", round_to_int8(weight[64:]))]).together()
+    assert isinstance(one, QuantizedWeight) and isinstance(other, QuantizedWeight) and (one.shape, other.shape) == ((64, 64), (32, 64))
+    (plain,) = FusedQuantizedWeight([QuantizedPiece(0, PLAIN, weight[:30]), QuantizedPiece(30, PLAIN, weight[30:])]).together()
     assert torch.equal(plain, weight) if isinstance(plain, Tensor) else False
 
 
@@ -90,19 +95,19 @@ def test_outputs_are_those_of_the_pieces_side_by_side(seed: int, dtype: torch.dt
     of_residual = zip(pieces, residual.split(rows, 1), strict=True)
     added = torch.cat([piece.added_to(part.contiguous(), x) for piece, part in of_residual], 1)
     layer = stacked(pieces, rows, shared, dtype)
-    assert isinstance(layer, StackedBlockedLinear) and layer.outputs == sum(rows) and layer.seal() is layer
+    assert isinstance(layer, MixedFormatBlockedLinear) and layer.outputs == sum(rows) and layer.seal() is layer
     for threads in (1, 3):
-        cpu.set_threads(threads)
+        cpu_kernels.set_threads(threads)
         assert torch.equal(layer(x), expected) and torch.equal(layer(x[:1]), expected[:1])
         assert torch.equal(layer.added_to(residual.clone(), x), added)
-    cpu.set_threads(1)
+    cpu_kernels.set_threads(1)
     assert {part.data_ptr() for part in layer.tensors()} == {part.data_ptr() for piece in pieces for part in piece.tensors()}
 
 
 def test_any_layers_can_stand_above_each_other() -> None:
     one, other = Linear(normal(5, 16), normal(5)), Linear(normal(7, 16, seed=1))
     layer, x = stacked([one, other], [5, 7], 16, torch.float32), normal(3, 16, seed=2)
-    assert isinstance(layer, Stacked) and layer.weight.shape == (12, 16) and layer.seal() is layer
+    assert isinstance(layer, MixedFormatLinear) and layer.weight.shape == (12, 16) and layer.seal() is layer
     assert torch.equal(layer(x), torch.cat([one(x), other(x)], 1)) and len(list(layer.tensors())) == 3
     assert torch.equal(layer.added_to(torch.ones(3, 12), x), layer(x) + 1) and kinds_of(layer) == ["Linear"]
 
@@ -115,10 +120,10 @@ def in_pieces(name: str, layer: Linear) -> Linear:
     if name not in ("qkv", "gate_up"):
         return layer
     codes = codes_of(layer.weight)
-    if not (cpu.kernels and cpu.can_multiply(layer.weight.dtype, layer.weight.device)):
-        codes = Codes([Coded(0, "halves", nearest(layer.weight[:40])), Coded(40, "bytes", eight_bits(layer.weight[40:]))])
-    found = in_few_bits(codes, layer)
-    assert isinstance(found, StackedBlockedLinear)
+    if not (cpu_kernels.kernels and cpu_kernels.can_multiply(layer.weight.dtype, layer.weight.device)):
+        codes = FusedQuantizedWeight([QuantizedPiece(0, "halves", nearest(layer.weight[:40])), QuantizedPiece(40, "bytes", round_to_int8(layer.weight[40:]))])
+    found = keep_quantized(codes, layer)
+    assert isinstance(found, MixedFormatBlockedLinear)
     return found
 
 
@@ -126,7 +131,7 @@ def in_pieces(name: str, layer: Linear) -> Linear:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dtype) -> None:
     rigs = [Rig(NANO, dtype, model=load_model(NANO, dtype, transform=in_pieces)) for _ in range(2)]
-    if not cpu.can_multiply(dtype, torch.device("cpu")):
+    if not cpu_kernels.can_multiply(dtype, torch.device("cpu")):
         pytest.skip("no compiled product of dense weights here")
     assert rigs[0].model.step is not None and all(rigs[0].model.step.claimed)
     rigs[1].model.step = None
@@ -135,9 +140,9 @@ def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dt
 
 @needs_product
 def test_pieces_that_no_compiled_product_takes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "can_multiply", lambda dtype, device: False)  # as without AVX-512
-    layer = in_few_bits(codes_of(normal(100, 64)), Linear(normal(100, 64)))
-    assert isinstance(layer, Stacked) and kinds_of(layer)[1] == "TransposedLinear"
+    monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)  # as without AVX-512
+    layer = keep_quantized(codes_of(normal(100, 64)), Linear(normal(100, 64)))
+    assert isinstance(layer, MixedFormatLinear) and kinds_of(layer)[1] == "TransposedLinear"
     x = normal(3, 64)
     torch.testing.assert_close(layer(x), torch.cat([piece(x) for piece in layer.pieces], 1))
 
@@ -155,7 +160,7 @@ def q4_k_m(name: str) -> str:
 class Exact(Linear):
     """By the definition, but that states are rounded as the compiled products round them."""
 
-    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__(weight.dense(), bias)
         self.codes = weight
 
@@ -179,10 +184,10 @@ def test_a_q4_k_m_file_stays_in_few_bits_and_every_layer_is_compiled(file: Path,
         (8, "GGUF Q4_K", "Int4BlockedLinear"), (3, "GGUF Q6_K", "Int8GroupedLinear"),
         (2, "GGUF Q4_K and GGUF Q6_K", "Int4BlockedLinear and Int8GroupedLinear"),
     }  # fmt: skip
-    assert executors(kept) == [Ran("compiled", None)] * 3
-    monkeypatch.setattr(keeping, "_kept", Exact)
+    assert executors(kept) == [LayerExecutorChoice("compiled", None)] * 3
+    monkeypatch.setattr(quantized_transform, "_kept", Exact)
     exact = load_model(file)
-    assert isinstance(exact.layers[0].mixer.qkv, Stacked) and isinstance(exact.head.product, Exact)
+    assert isinstance(exact.layers[0].mixer.qkv, MixedFormatLinear) and isinstance(exact.head.product, Exact)
     found, expected = (Rig(file, model=model).step([(Row([5, 6, 7, 300, 11]), 5)], every_row=True) for model in (kept, exact))
     assert (found - expected).norm() < 1e-5 * expected.norm()
     assert sum(part.nbytes for part in kept.layers[0].mixer.qkv.tensors()) < 0.3 * 4 * 512 * 256
@@ -219,7 +224,7 @@ def test_weights_of_other_layouts_are_kept(case: str, tmp_path: Path, monkeypatc
     """Tied heads, merged projections, weights that lie as [in, out]."""
     folder, _ = pair(case, tmp_path, "Q8_0")
     model = load_model(folder / "model.gguf")
-    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and executors(model) == [Ran("compiled", None)] * len(model.layers)
-    monkeypatch.setattr(keeping, "_kept", Exact)
+    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and executors(model) == [LayerExecutorChoice("compiled", None)] * len(model.layers)
+    monkeypatch.setattr(quantized_transform, "_kept", Exact)
     found, expected = (logits(each, folder) for each in (model, load_model(folder / "model.gguf")))
     assert (found - expected).norm() < 0.01 * expected.norm()  # one activation that is rounded otherwise is 0.3 %

@@ -15,16 +15,24 @@ from gguf_twin import write_twin
 from rig import Rig, Row
 from test_few_bits_loading import FORMATS, write
 
-from sgl.runtime.cache.state_slots import SCRAP_SLOT
+from sgl.runtime.cache.recurrent_state_slots import SCRAP_SLOT
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.micro_batches import FIXED_ON_GPUS, micro_batches, pieces
-from sgl.runtime.executor.rehearsal import FIRST, LONG, nobody
-from sgl.runtime.executor.wanted import logit_rows
+from sgl.runtime.executor.ranks.micro_batches import FIXED_ON_GPUS, micro_batches, pieces
+from sgl.runtime.executor.warmup import FIRST, LONG, dummy_sequences
+from sgl.runtime.executor.logit_rows import logit_rows
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.parallel.split import Split
-from sgl.runtime.parallel.stages import Place, borders, evenly, load_stage, of_stage, sizes, stage_of
-from sgl.runtime.sequences.ops import Op
-from sgl.runtime.sequences.sequence import SequenceState, Work
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.parallel.pp.pipeline_stages import (
+    RankPlace,
+    stage_boundaries,
+    balanced_boundaries,
+    load_stage,
+    stage_checkpoint,
+    sizes,
+    stage_of,
+)
+from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
 
 CPU = torch.device("cpu")
 
@@ -45,7 +53,7 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
 
 
 def steps_of_stages(path: Path, stages: int, work: list[list[tuple[Row, int]]]) -> list[torch.Tensor]:
-    models = [load_stage(path, torch.float32, CPU, Place(number, stages, Split(0, 1))) for number in range(stages)]
+    models = [load_stage(path, torch.float32, CPU, RankPlace(number, stages, TensorParallelSplit(0, 1))) for number in range(stages)]
     rigs, rows = [StageRig(path, model=model) for model in models], [{} for _ in models]
     found = []
     for step in work:
@@ -63,11 +71,11 @@ def test_two_stages_compute_what_one_computes(case: str, tmp_path: Path) -> None
     model = open_checkpoint(path).model
     if model.per_layer is not None or len(model.layers) < 2:
         with pytest.raises(ConfigError, match="pipeline_parallel=2"):
-            borders(model, 2)
+            stage_boundaries(model, 2)
         return
     tokens = prompt(model.vocab_size)
     try:
-        borders(model, 2)
+        stage_boundaries(model, 2)
     except ConfigError as error:  # two layers, of which one reads what the other has stored
         assert len(model.layers) == 2 and "1 stages at most" in str(error)
         return
@@ -101,12 +109,12 @@ def test_stages_of_weights_in_few_bits(form: str, tmp_path: Path) -> None:
 
 def test_a_stage_reads_its_own_tensors_and_no_others(tiny: Path) -> None:
     checkpoint = open_checkpoint(tiny)
-    cuts = borders(checkpoint.model, 2)
-    names = [{stored.name for source in of_stage(checkpoint, cuts, number).sources for stored in source.tensors} for number in range(2)]
+    cuts = stage_boundaries(checkpoint.model, 2)
+    names = [{stored.name for source in stage_checkpoint(checkpoint, cuts, number).sources for stored in source.tensors} for number in range(2)]
     whole = {stored.name for source in checkpoint.sources for stored in source.tensors}
     assert names[0] | names[1] == whole and names[0] & names[1] <= {"model.embed_tokens.weight"}
     with pytest.raises(ConfigError, match="3 layers can be cut into 3 stages at most"):
-        borders(checkpoint.model, 4)
+        stage_boundaries(checkpoint.model, 4)
     assert sum(sizes(checkpoint.model)) >= sum(len(stage_of(checkpoint.model, cuts, number).layers) for number in range(2))
 
 
@@ -121,7 +129,7 @@ def test_cuts_are_the_best_there_are(seed: int) -> None:
         return max(sum(costs[a:b]) for a, b in pairwise(cuts))
 
     every = [(0, *inner, len(costs)) for inner in combinations(ends[:-1], parts - 1)]
-    found = evenly(costs, ends, parts)
+    found = balanced_boundaries(costs, ends, parts)
     assert tuple(found) in every and largest(tuple(found)) == min(map(largest, every))
 
 
@@ -141,7 +149,7 @@ class Item:
 @pytest.mark.parametrize("seed", range(30))
 def test_micro_batches_are_the_work_in_its_order(seed: int) -> None:
     rng = random.Random(seed)
-    work = [Work(Item(), lo := rng.randrange(50), lo + rng.choice([1, 1, 1, 7, 90, 400])) for _ in range(rng.randrange(1, 30))]
+    work = [ScheduledWork(Item(), lo := rng.randrange(50), lo + rng.choice([1, 1, 1, 7, 90, 400])) for _ in range(rng.randrange(1, 30))]
     for item in work[:3]:
         item.seq.draft = rng.choice([None, "a draft"])
     stages = rng.randrange(2, 5)
@@ -154,9 +162,9 @@ def test_micro_batches_are_the_work_in_its_order(seed: int) -> None:
 
 def test_who_leaves_no_state_is_not_cut() -> None:
     """Others of the step leave theirs in the same slot."""
-    work = [Work(SequenceState(0), 0, length) for length in (300, 400)]
+    work = [ScheduledWork(SequenceState(0), 0, length) for length in (300, 400)]
     for item in work:
-        item.seq.ops.append(Op())
+        item.seq.ops.append(SequenceOp())
         item.seq.into = SCRAP_SLOT
     assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [[(0, 300), (0, 400)]]
     assert len(pieces(work, 2, 256)) == 2
@@ -169,9 +177,9 @@ def test_prompts_of_nobody_want_logits_once_however_they_are_cut(stages: int) ->
     """Otherwise the first stage waits for logits that the last one does not send."""
     for tokens in (*FIRST, *LONG):
         for count in (1, 3):
-            parts = pieces(nobody(count, 0, tokens), stages, FIXED_ON_GPUS)
+            parts = pieces(dummy_sequences(count, 0, tokens), stages, FIXED_ON_GPUS)
             assert sum(len(logit_rows(part)) for part in parts) == count
-    assert len(pieces(nobody(1, 0, max(LONG)), stages, FIXED_ON_GPUS)) > 2
+    assert len(pieces(dummy_sequences(1, 0, max(LONG)), stages, FIXED_ON_GPUS)) > 2
 
 
 def test_few_tokens_are_not_cut() -> None:

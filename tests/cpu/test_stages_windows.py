@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sgl.runtime.attention import AttentionLayout
-from sgl.runtime.attention.base import LayerAttention
-from sgl.runtime.loop import kv_pool, memory
-from sgl.runtime.loop.config import EngineConfig
+from sgl.runtime.attention.attention_backend import LayerAttention
+from sgl.runtime.build import build_kv_pool, memory_plan
+from sgl.runtime.build.engine_config import EngineConfig
 
 MEMORY = 50_000_000
 CARD: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
@@ -20,8 +20,8 @@ CARD: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
 
 def planned(layouts: list[AttentionLayout], context: int = 4096, **options: Any) -> Any:
     config = EngineConfig.from_options({"pipeline_parallel": 2, "kv_memory": MEMORY, "step_tokens": 256} | options).on("cuda")
-    plan = memory.MemoryPlan(total=10 * MEMORY, free=10 * MEMORY)
-    return kv_pool._tokens(layouts, config, CARD, plan, context, torch.bfloat16, 0)[1:]
+    plan = memory_plan.MemoryPlan(total=10 * MEMORY, free=10 * MEMORY)
+    return build_kv_pool._tokens(layouts, config, CARD, plan, context, torch.bfloat16, 0)[1:]
 
 
 def layout(rng: random.Random, windows: list[int | None]) -> AttentionLayout:

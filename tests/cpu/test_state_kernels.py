@@ -11,8 +11,9 @@ if torch.cuda.is_available():
 
 import state_checks as checks
 
-from sgl.runtime.kernels import one_row_states, state_chunks
-from sgl.runtime.kernels.one_row_launch import Launch
+from sgl.runtime.kernels.gemv import gemv_conv
+from sgl.runtime.kernels.recurrent import chunked_linear_attention
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch
 
 
 @pytest.mark.parametrize("lens", checks.LENS[:3], ids=str)
@@ -30,8 +31,8 @@ def test_chunks_are_those_of_torch(kind: str, lens: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("room, keys, stages", [(True, 128, 3), (True, 256, 1), (False, 128, 1)])
 def test_fewer_chunks_are_under_way_where_three_have_no_room(room: bool, keys: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_chunks, "has_room", lambda device: room)
-    assert state_chunks.stages_for(keys, torch.device("cpu")) == stages
+    monkeypatch.setattr(chunked_linear_attention, "has_room", lambda device: room)
+    assert chunked_linear_attention.stages_for(keys, torch.device("cpu")) == stages
 
 
 def test_chunks_of_equal_keys() -> None:
@@ -57,7 +58,7 @@ def test_a_convolution_between_gates(lens: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("first, channels, width", [(0, 40, 4), (17, 30, 3), (16, 48, 2)])
 def test_a_row_through_product_and_convolution(first: int, channels: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_row_states, "best_launch", lambda *shape: Launch(16, 64, 1))
+    monkeypatch.setattr(gemv_conv, "best_launch", lambda *shape: GemvLaunch(16, 64, 1))
     checks.check_convolved(64, 48, first, channels, width, torch.float32, "cpu")
 
 

@@ -15,7 +15,7 @@ from test_scheduler_pressure import FOREVER, Held, some
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.cache import Mark
+from sgl.runtime.cache import StateCheckpoint
 from sgl.runtime.errors import ConfigError, OutOfPages, RuntimeFailure
 
 __all__ = ["make", "paths"]
@@ -195,19 +195,19 @@ def test_an_engine_process_keeps_states_too(make: Make, paths: Callable[[str], P
 
 def test_a_padded_decode_step_reads_nothing_and_writes_scrap() -> None:
     pytest.importorskip("triton")
-    from sgl.runtime.executor.cuda_runner import StaticDecode
-    from sgl.runtime.executor.page_table import PageTable
-    from sgl.runtime.sequences.sequence import SequenceState, Work
+    from sgl.runtime.executor.cuda_runner import StaticDecodeBatch
+    from sgl.runtime.executor.gpu_page_table import GpuPageTable
+    from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
 
-    table = PageTable(4, 64, 1, torch.device("cpu"))
-    static = StaticDecode(4, table, torch.zeros(5, dtype=torch.int32), True)
+    table = GpuPageTable(4, 64, 1, torch.device("cpu"))
+    static = StaticDecodeBatch(4, table, torch.zeros(5, dtype=torch.int32), True)
     work = []
-    for number, (trail, into) in enumerate([([Mark(5, 7)], 0), ([Mark(5, 8)], 9)]):
+    for number, (trail, into) in enumerate([([StateCheckpoint(5, 7)], 0), ([StateCheckpoint(5, 8)], 9)]):
         seq = SequenceState(number)
         seq.tokens.extend(range(6))
         seq.slots.extend(range(1, 7))
         seq.trail, seq.into = trail, into
-        work.append(Work(seq, 5, 6))
+        work.append(ScheduledWork(seq, 5, 6))
     static.fill(work, [0, 1])
     assert static.batch.state_read.tolist() == [7, 8, 0, 0] and static.batch.state_write.tolist() == [7, 9, 1, 1]
 

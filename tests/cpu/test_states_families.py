@@ -15,9 +15,9 @@ from test_scheduler_pressure import FOREVER, some
 from sgl.grammars import compile_regex
 from sgl.runtime import SamplingParams
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading import load_config
-from sgl.runtime.models.recurrent_claims import require_exact
+from sgl.runtime.models.chunk_invariance import require_exact
 
 __all__ = ["make", "paths"]
 
@@ -116,7 +116,7 @@ def test_deterministic_is_refused_where_prompts_run_in_chunks(paths: Any) -> Non
     with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(attention beside Mamba is none of its parts\)"):
         require_exact(model, torch.device("cuda"), torch.bfloat16)
     for other in (model, load_config(paths("mamba"))):
-        if cpu.kernels is not None:
+        if cpu_kernels.kernels is not None:
             require_exact(other, torch.device("cpu"), torch.float32)
     for case in ("mamba", "qwen 3.5"):
         require_exact(load_config(paths(case)), torch.device("cuda"), torch.bfloat16)

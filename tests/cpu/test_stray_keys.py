@@ -18,7 +18,7 @@ from family_checks import SIZES
 import sgl
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.models.families import FAMILIES, read_model
-from sgl.runtime.models.stray_keys import declared, known_keys, stray_keys
+from sgl.runtime.models.spec.unused_config_keys import declared, known_keys, stray_keys
 
 LEFT = {"_model_name_or_path": "you/yours", "mlflow_run": "a1", "n_inner_old": 64, "is_lora_merged": True, "window_of_training": 7}
 NAMES = sorted(name for name in FAMILIES if hasattr(transformers, name))
@@ -119,7 +119,7 @@ def test_the_source_says_no_more_than_the_class(architecture: str) -> None:
 def test_a_config_as_transformers_writes_it_does_not_import_it(tmp_path: Path) -> None:
     values = json.loads(transformers.LlamaConfig(**SIZES).to_json_string(use_diff=False)) | {"architectures": ["LlamaForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(values))
-    code = "import sys; from sgl.runtime.loading.describe import describe; describe(sys.argv[1]); sys.exit('transformers' in sys.modules)"
+    code = "import sys; from sgl.runtime.loading.describe_model import describe; describe(sys.argv[1]); sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
 
 

@@ -17,9 +17,9 @@ from checkpoints import edit_json, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.calibration.laid import Laid
+from sgl.runtime.calibration.tensors_on_disk import TensorsOnDisk
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
-from sgl.runtime.loading.source import FileSource
+from sgl.runtime.loading.tensor_files.tensor_source import FileWeightSource
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 PROMPT = "The quick brown fox"
@@ -144,14 +144,14 @@ def test_another_model_is_refused_and_nothing_changes(engine: Engine, expected: 
 def test_a_read_that_breaks_off_brings_the_old_weights_back(
     engine: Engine, expected: list[list[int]], folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = FileSource.read
+    read = FileWeightSource.read
 
-    def failing(self: FileSource, stored: object, offset: int, part: torch.Tensor) -> None:
+    def failing(self: FileWeightSource, stored: object, offset: int, part: torch.Tensor) -> None:
         if str(self.file).startswith(str(folders[1])) and ".layers.1." in stored.name:
             raise OSError("the disk is gone")
         read(self, stored, offset, part)
 
-    monkeypatch.setattr(FileSource, "read", failing)
+    monkeypatch.setattr(FileWeightSource, "read", failing)
     with pytest.raises(OSError, match="the disk is gone"):
         engine.update_weights(folders[1])
     assert ids(engine) == expected[0]
@@ -160,15 +160,15 @@ def test_a_read_that_breaks_off_brings_the_old_weights_back(
 def test_an_engine_without_whole_weights_waits_for_an_update(
     engine: Engine, expected: list[list[int]], folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = FileSource.read
+    read = FileWeightSource.read
 
-    def failing(self: FileSource, stored: object, offset: int, part: torch.Tensor) -> None:
+    def failing(self: FileWeightSource, stored: object, offset: int, part: torch.Tensor) -> None:
         if ".layers.1." in stored.name:
             raise OSError("the disk is gone")
         read(self, stored, offset, part)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileSource, "read", failing)
+        patch.setattr(FileWeightSource, "read", failing)
         with pytest.raises(RuntimeFailure, match="computes nothing until update_weights succeeds"):
             engine.update_weights(folders[1])
     waiting: list[list[int]] = []
@@ -224,7 +224,7 @@ def test_a_layout_says_nothing_of_few_bits(folders: list[Path], tmp_path: Path) 
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(said))
     (tmp_path / "model" / "quantize_config.json").write_text("{}")
-    laid = Laid()
+    laid = TensorsOnDisk()
     with laid.written(tmp_path / "model", {"a": torch.ones(2, dtype=torch.bfloat16)}) as folder:
         assert json.loads((folder / "config.json").read_text()) == {"text_config": {"depth": 2}}
         assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]

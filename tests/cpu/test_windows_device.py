@@ -24,13 +24,13 @@ from windows_rig import Make, make, paths, quiet, settled
 
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.cache import WindowPages
-from sgl.runtime.executor.page_table import PageTable
-from sgl.runtime.executor.rehearsal import nobody
+from sgl.runtime.executor.gpu_page_table import GpuPageTable
+from sgl.runtime.executor.warmup import dummy_sequences
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.models import decoder
-from sgl.runtime.sequences.sequence import Work
-from sgl.runtime.step.batch import Batch
-from sgl.runtime.step.window_slots import OnDemand, WindowSlots
+from sgl.runtime.sequences.sequence import ScheduledWork
+from sgl.runtime.step.step_batch import StepBatch
+from sgl.runtime.step.window_slots import LazyWindowSlots, WindowSlots
 
 __all__ = ["make", "paths"]
 
@@ -47,7 +47,7 @@ class Apart(Rig):
         self.attention, self.reach = attention_backend(attention, self.pool, layout), layout.reach
         self.where = np.concatenate([[0], np.random.default_rng(3).permutation(np.arange(1, slots))]).astype(np.int32)
 
-    def run(self, batch: Batch) -> torch.Tensor:
+    def run(self, batch: StepBatch) -> torch.Tensor:
         device, seen = batch.device, []
         for slots, new in zip(batch.context_slots, batch.query_lens, strict=True):
             own = self.where[slots].copy()
@@ -59,7 +59,7 @@ class Apart(Rig):
             unused = self.where[self.free[0]]
             for row, own, new in zip(table, seen, batch.query_lens, strict=True):
                 row[: len(own) - new] = torch.from_numpy(np.where(own == 0, unused, own)[: len(own) - new])
-        batch.windows = WindowSlots(torch.from_numpy(self.where)[batch.slots.long()].to(batch.slots.dtype), OnDemand(lambda: seen), table)
+        batch.windows = WindowSlots(torch.from_numpy(self.where)[batch.slots.long()].to(batch.slots.dtype), LazyWindowSlots(lambda: seen), table)
         return super().run(batch)
 
 
@@ -82,12 +82,12 @@ def test_steps_equal_those_of_a_model_that_keeps_all(case: str, attention: str, 
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
     rig = rig_of(path, attention)
     checks.lay_plain(rig.model)
-    assert rig.model.course.whole
+    assert rig.model.execution_plan.whole
     checks.check_decoder(law, rig, 5e-5, STEPS)
 
 
 def sequence(slots: list[int]) -> Any:
-    seq = nobody(1, 0, len(slots))[0].seq
+    seq = dummy_sequences(1, 0, len(slots))[0].seq
     seq.slots.array[:] = slots
     return seq
 
@@ -122,13 +122,13 @@ def test_a_row_of_the_table_has_the_places_of_its_pages(size: int) -> None:
     windows.give(np.array([7, 3, 9], np.int32))
     pages = [7, 3, 9]
     seq = sequence([page * size + offset for page in pages for offset in range(size)])
-    table = PageTable(2, 16 * size, size, torch.device("cpu"), windows)
+    table = GpuPageTable(2, 16 * size, size, torch.device("cpu"), windows)
     lo = 2 * size
-    rows = table.place([Work(seq, lo, 3 * size)], lambda array: torch.from_numpy(array))
+    rows = table.place([ScheduledWork(seq, lo, 3 * size)], lambda array: torch.from_numpy(array))
     assert table.window_pages is not None
     assert table.pages[rows[0], :2].tolist() == [7, 3]
     assert table.window_pages[rows[0], :2].tolist() == windows.where[[7, 3]].tolist()
-    step = StepArrays.of([Work(seq, lo, 3 * size)], rows, windows=windows)
+    step = StepArrays.of([ScheduledWork(seq, lo, 3 * size)], rows, windows=windows)
     assert step.arrays[-1].tolist() == [windows.where[9] * size + offset for offset in range(size)]
     batch = step.batch([torch.from_numpy(array) for array in step.arrays], table, torch.zeros(3, dtype=torch.int32))
     assert batch.windows is not None and batch.windows.table is table.window_pages and batch.state_read is None

@@ -6,42 +6,42 @@ import json
 import random
 from collections.abc import Iterator
 
-from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Said, Thought
-from sgl.runtime.server.chat.sample import Over, Told
+from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ToolCallEnd, ContentDelta, ReasoningDelta
+from sgl.runtime.server.protocols.chat.chat_choice import ChoiceFinished, ContentChunk
 
 
-def walk(seed: int) -> tuple[list[Told], list[Told]]:
+def walk(seed: int) -> tuple[list[ContentChunk], list[ContentChunk]]:
     """The same once in whole pieces, once in random ones."""
     chance = random.Random(seed)
     whole = list(_whole(chance))
     return whole, [piece for told in whole for piece in _pieces(chance, told)]
 
 
-def _whole(chance: random.Random) -> Iterator[Told]:
+def _whole(chance: random.Random) -> Iterator[ContentChunk]:
     calls = 0
     if chance.random() < 0.4:
-        yield Told(Thought(_text(chance)))
+        yield ContentChunk(ReasoningDelta(_text(chance)))
     for _ in range(chance.randrange(4)):
         if chance.random() < 0.5:
-            yield Told(Said(("\n" if calls else "") + _text(chance)))
+            yield ContentChunk(ContentDelta(("\n" if calls else "") + _text(chance)))
             continue
         text, complete = json.dumps({"a": _text(chance), "b": [1, {}]}), chance.random() < 0.8
-        yield Told(CallBegun(calls, f"call_{calls}", chance.choice(["f", "g"])))
-        yield Told(Arguments(calls, text if complete else text[: chance.randrange(1, len(text))]))
-        yield Told(CallEnded(calls, complete))
+        yield ContentChunk(ToolCallStart(calls, f"call_{calls}", chance.choice(["f", "g"])))
+        yield ContentChunk(ArgumentsDelta(calls, text if complete else text[: chance.randrange(1, len(text))]))
+        yield ContentChunk(ToolCallEnd(calls, complete))
         calls += 1
-    yield Told(Over(chance.choice(["stop", "length", "tool_calls"])))
+    yield ContentChunk(ChoiceFinished(chance.choice(["stop", "length", "tool_calls"])))
 
 
-def _pieces(chance: random.Random, told: Told) -> Iterator[Told]:
+def _pieces(chance: random.Random, told: ContentChunk) -> Iterator[ContentChunk]:
     event = told.event
-    if not isinstance(event, Said | Thought | Arguments):
+    if not isinstance(event, ContentDelta | ReasoningDelta | ArgumentsDelta):
         yield told
         return
     text = event.text
     while text:
         cut = chance.randrange(1, len(text) + 1)
-        yield Told(Arguments(event.index, text[:cut]) if isinstance(event, Arguments) else type(event)(text[:cut]))
+        yield ContentChunk(ArgumentsDelta(event.index, text[:cut]) if isinstance(event, ArgumentsDelta) else type(event)(text[:cut]))
         text = text[cut:]
 
 

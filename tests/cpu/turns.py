@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from sgl.runtime.kernels import over_ranks
-from sgl.runtime.kernels.norm import add_rms_norm
-from sgl.runtime.kernels.over_ranks import MOST, Rooms, Sizes
-from sgl.runtime.models import lone_layers
+from sgl.runtime.kernels.comm import all_reduce
+from sgl.runtime.kernels.rms_norm import add_rms_norm
+from sgl.runtime.kernels.comm.all_reduce import MOST, AllReduceBuffers, AllReduceSizes
+from sgl.runtime.models.gpu import gemv_layers
 
 
 class Turns:
@@ -44,7 +44,7 @@ class TurnRanks:
     def joined(self, x: torch.Tensor, part: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return add_rms_norm(x, self.summed(part), weight, eps)
 
-    def rooms(self, out: torch.Tensor) -> Rooms | None:
+    def rooms(self, out: torch.Tensor) -> AllReduceBuffers | None:
         """None: products give their parts."""
         return None
 
@@ -57,7 +57,7 @@ class TurnRanks:
 
 
 @dataclass(frozen=True)
-class TurnRooms(Rooms):
+class TurnRooms(AllReduceBuffers):
     owner: TurnRanks
 
 
@@ -68,10 +68,10 @@ class PostingRanks(TurnRanks):
         super().__init__(rank, turns)
         self.posts, self._rooms = 0, None
 
-    def rooms(self, out: torch.Tensor) -> Rooms:
+    def rooms(self, out: torch.Tensor) -> AllReduceBuffers:
         self.posts += 1
         if self._rooms is None:
-            sizes, turns = Sizes(self.ranks, out.shape[1], out.itemsize, 1, 1), self._turns
+            sizes, turns = AllReduceSizes(self.ranks, out.shape[1], out.itemsize, 1, 1), self._turns
             turns.memory = turns.memory or [torch.zeros(sizes.bytes // 8, dtype=torch.int64) for _ in range(self.ranks)]
             places = torch.tensor([each.data_ptr() for each in turns.memory])
             self._rooms = TurnRooms(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32), self)
@@ -84,9 +84,9 @@ class PostingRanks(TurnRanks):
         def waits(name: str) -> Any:
             def call(*args: Any) -> Any:
                 args[-1].owner._all(torch.zeros(0))
-                return getattr(over_ranks, name)(*args)
+                return getattr(all_reduce, name)(*args)
 
             return call
 
-        for name in ("sum_of_posted", "join_posted"):
-            monkeypatch.setattr(lone_layers, name, waits(name))
+        for name in ("sum_of_posted", "add_norm_of_posted"):
+            monkeypatch.setattr(gemv_layers, name, waits(name))

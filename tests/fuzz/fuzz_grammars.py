@@ -14,12 +14,12 @@ with atheris.instrument_imports(include=["sgl.grammars"]):
     from sgl.grammars import GrammarError, Vocabulary
     from sgl.grammars.algebra.expr import Expr
     from sgl.grammars.automaton.matcher import Matcher
-    from sgl.grammars.choices import choices_expr
+    from sgl.grammars.literal_choices import choices_expr
     from sgl.grammars.compile import Grammar
     from sgl.grammars.ebnf import ebnf_expr
     from sgl.grammars.regex import parse_regex
-    from sgl.grammars.schema.builder import schema_expr
-    from sgl.grammars.schema.document import SchemaOptions
+    from sgl.grammars.schema.schema_builder import schema_expr
+    from sgl.grammars.schema.schema_document import SchemaOptions
 
 # every byte, so that no text is out of reach
 TOKENS = [bytes([i]) for i in range(256)]

@@ -11,11 +11,11 @@ import pytest
 @pytest.fixture(autouse=True, scope="session")
 def _asked() -> Iterator[set[str]]:
     """Not empty while a test runs that is marked as rehearsed. Engines of a whole module are not rehearsed either."""
-    from sgl.runtime.loop.assemble import Assembly
+    from sgl.runtime.build.build_engine import EngineBuilder
 
-    asked, usual = set[str](), Assembly.rehearse
+    asked, usual = set[str](), EngineBuilder.warm_up
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Assembly, "rehearse", lambda self, core: usual(self, core) if asked else None)
+        patch.setattr(EngineBuilder, "rehearse", lambda self, core: usual(self, core) if asked else None)
         yield asked
 
 

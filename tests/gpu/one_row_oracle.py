@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels.few_bits_packed import Packed
-from sgl.runtime.kernels.heads import HeadWeights
-from sgl.runtime.kernels.one_row_heads import qkv_norm_rotate_store
-from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch
-from sgl.runtime.layers import float8 as values
-from sgl.runtime.layers.activation import ACTIVATIONS
-from sgl.runtime.quantization.few_bits_pack import pack
-from sgl.runtime.quantization.grouped import Grouped
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.packed.packed_weight import PackedWeight
+from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights
+from sgl.runtime.kernels.gemv.gemv_qk_norm import qkv_norm_rope_store
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, TensorCoreGemvLaunch
+from sgl.runtime.layers import float8_reference as values
+from sgl.runtime.layers.activation_functions import ACTIVATIONS
+from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 EPS = 1e-5
 ROUGH = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2, torch.float8_e4m3fn: 0.13}
@@ -68,7 +68,7 @@ BITS = [
 ]
 
 
-def four_bits(case: Case, weight: Tensor) -> Grouped:
+def four_bits(case: Case, weight: Tensor) -> QuantizedWeight:
     """A weight that stands for about the same numbers; scales and offsets are of the case's type, as the kernels keep them."""
     group = min(case.group, weight.shape[1])
     padded = F.pad(weight.float(), (0, -weight.shape[1] % group)).unflatten(1, (-1, group))
@@ -77,14 +77,14 @@ def four_bits(case: Case, weight: Tensor) -> Grouped:
     zero = (-low / scale.float()).round().clamp(0, 15)
     codes = ((padded / scale.float()[:, :, None]).round() + zero[:, :, None]).clamp(0, 15).flatten(1)[:, : weight.shape[1]].to(torch.uint8)
     if case.bits == "offsets":
-        return Grouped(codes, scale, group, offset=(-zero * scale.float()).to(case.dtype).float())
+        return QuantizedWeight(codes, scale, group, offset=(-zero * scale.float()).to(case.dtype).float())
     if case.bits in ("middle", "an output"):
-        return Grouped(codes, scale, group, zero=8.0)
+        return QuantizedWeight(codes, scale, group, zero=8.0)
     factor = torch.rand(len(weight), device=weight.device) + 0.5 if case.bits == "factor" else None
-    return Grouped(codes, scale, group, zero=zero.to(torch.uint8), factor=factor)
+    return QuantizedWeight(codes, scale, group, zero=zero.to(torch.uint8), factor=factor)
 
 
-def stored(case: Case, weight: Tensor) -> tuple[Tensor | Packed, Tensor | None, Tensor]:
+def stored(case: Case, weight: Tensor) -> tuple[Tensor | PackedWeight, Tensor | None, Tensor]:
     """The weight as it is kept, its scale, and the numbers that this stands for."""
     if case.bits == "bytes":
         scale = weight.float().abs().amax(1) / 127
@@ -92,7 +92,7 @@ def stored(case: Case, weight: Tensor) -> tuple[Tensor | Packed, Tensor | None, 
         return kept, scale, kept.float() * scale[:, None]
     if case.bits:
         kept = four_bits(case, weight)
-        return pack(kept, case.dtype), None, kept.dense()
+        return pack_for_gpu(kept, case.dtype), None, kept.dense()
     if not case.fp8:
         return weight, None, weight
     kept, scale = values.quantize_weight(weight * torch.logspace(-1, 1, len(weight), device=weight.device)[:, None])
@@ -128,7 +128,7 @@ def rotated(heads: Tensor, row: Tensor) -> Tensor:
 
 
 def check_qkv(
-    case: Case, device: str, launch: Launch | TensorLaunch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0),
+    case: Case, device: str, launch: GemvLaunch | TensorCoreGemvLaunch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0),
     pool_dtype: torch.dtype | None = None, normed: bool = True,
 ) -> None:  # fmt: skip
     """Queries, the written slot and every slot around it."""
@@ -142,7 +142,7 @@ def check_qkv(
     k_pool, v_pool = (random(case, device, 5, case.keys, case.dim).to(pool_dtype) for _ in range(2))
     k_wanted, v_wanted = k_pool.float(), v_pool.float()
     positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
-    q = one_row.qkv_rotate_store(
+    q = gemv.qkv_rope_store(
         x, weights if normed else None, EPS, weight, bias, case.queries, case.keys, table, positions, slots, k_pool, v_pool, *scales,
         launch=launch, weight_scale=scale,
     )  # fmt: skip
@@ -155,20 +155,20 @@ def check_qkv(
     close(v_pool, v_wanted, pool_dtype)
 
 
-def check_normed_heads(case: Case, device: str, launch: Launch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0), pool_dtype: torch.dtype | None = None) -> None:
+def check_normed_heads(case: Case, device: str, launch: GemvLaunch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0), pool_dtype: torch.dtype | None = None) -> None:
     """The same with norms of queries and keys, twice: what counts programs starts anew."""
     torch.manual_seed(2)
     heads, turned = case.queries + 2 * case.keys, case.queries + case.keys
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, heads * case.dim, case.hidden)
     weight, scale, restored = stored(case, weight)
-    head_norm = HeadWeights(random(case, device, turned, case.dim), EPS, counters=torch.zeros(turned, dtype=torch.int32, device=device))
+    head_norm = QkNormWeights(random(case, device, turned, case.dim), EPS, counters=torch.zeros(turned, dtype=torch.int32, device=device))
     table, pool_dtype = angles(case, device, 9), pool_dtype or case.dtype
     k_pool, v_pool = (random(case, device, 5, case.keys, case.dim).to(pool_dtype) for _ in range(2))
     k_wanted, v_wanted = k_pool.float(), v_pool.float()
     positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
     for _ in range(2):
-        q = qkv_norm_rotate_store(
+        q = qkv_norm_rope_store(
             x, weights, EPS, weight, bias, case.queries, case.keys, head_norm, table, positions, slots, k_pool, v_pool, *scales,
             launch=launch, weight_scale=scale,
         )  # fmt: skip
@@ -183,39 +183,39 @@ def check_normed_heads(case: Case, device: str, launch: Launch | None, slot: int
     assert not head_norm.counters.any()
 
 
-def check_linear_add(case: Case, device: str, launch: Launch | TensorLaunch | None) -> None:
+def check_linear_add(case: Case, device: str, launch: GemvLaunch | TensorCoreGemvLaunch | None) -> None:
     torch.manual_seed(2)
     x, y = random(case, device, 1, case.hidden), random(case, device, 1, case.inner)
     weight, bias = layer(case, device, case.hidden, case.inner)
     weight, scale, restored = stored(case, weight)
     wanted = x.float() + product(y, restored, bias)
-    assert one_row.linear_add(y, weight, x, bias, launch, scale) is x
+    assert gemv.linear_add(y, weight, x, bias, launch, scale) is x
     close(x, wanted, case.dtype)
 
 
-def check_gate_up(case: Case, device: str, launch: Launch | TensorLaunch | None) -> None:
+def check_gate_up(case: Case, device: str, launch: GemvLaunch | TensorCoreGemvLaunch | None) -> None:
     torch.manual_seed(3)
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, 2 * case.inner, case.hidden)
     weight, scale, restored = stored(case, weight)
     for name, normed in (("silu", True), ("gelu_tanh", True), ("gelu", False), ("relu2", False)):
         gate, up = product(norm(x, weights) if normed else x, restored, bias).chunk(2, -1)
-        found = one_row.gate_up(x, weights if normed else None, EPS, weight, bias, launch, scale, name)
+        found = gemv.gate_up(x, weights if normed else None, EPS, weight, bias, launch, scale, name)
         close(found, ACTIVATIONS[name](gate) * up, case.dtype)
 
 
-def check_linear(case: Case, device: str, launch: Launch | TensorLaunch | None) -> None:
+def check_linear(case: Case, device: str, launch: GemvLaunch | TensorCoreGemvLaunch | None) -> None:
     """Without a norm before or a sum behind."""
     torch.manual_seed(6)
     y, (weight, bias) = random(case, device, 1, case.inner), layer(case, device, case.hidden, case.inner)
     weight, scale, restored = stored(case, weight)
-    close(one_row.linear(y, weight, bias, launch, scale), product(y, restored, bias), case.dtype)
+    close(gemv.linear(y, weight, bias, launch, scale), product(y, restored, bias), case.dtype)
 
 
-def check_head(case: Case, device: str, launch: Launch | TensorLaunch | None) -> None:
+def check_head(case: Case, device: str, launch: GemvLaunch | TensorCoreGemvLaunch | None) -> None:
     torch.manual_seed(4)
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, case.vocabulary, case.hidden)
     weight, scale, restored = stored(case, weight)
     wanted = product(norm(x, weights), restored, bias)
-    close(one_row.norm_linear(x, weights, EPS, weight, bias, launch, scale), wanted, case.dtype)
+    close(gemv.norm_linear(x, weights, EPS, weight, bias, launch, scale), wanted, case.dtype)

@@ -10,21 +10,26 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels.one_row_ranks import post_linear
-from sgl.runtime.kernels.over_ranks import join_posted, sum_add_norm, sum_of_posted, sum_over_ranks
-from sgl.runtime.parallel import cuda_ranks
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
+from sgl.runtime.kernels.comm.all_reduce import (
+    add_norm_of_posted,
+    sum_add_norm,
+    sum_of_posted,
+    all_reduce_sum,
+)
+from sgl.runtime.parallel import cuda_collectives
 
 WIDTH, INNER, COLUMNS, LATE = 4096, 3584, 128_256, 2_000_000  # LATE: cycles
 
 
 class Rank:
     def __init__(self, rank: int, ranks: int, meeting: Path) -> None:
-        cuda_ranks.set_environment()
+        cuda_collectives.set_environment()
         self.device = torch.device("cuda", rank)
         torch.cuda.set_device(self.device)
         self.rank, self.made = rank, torch.Generator(self.device).manual_seed(rank)
-        self.ranks = cuda_ranks.CudaRanks(rank, ranks, meeting, self.device, WIDTH, torch.bfloat16)
+        self.ranks = cuda_collectives.CudaCollectives(rank, ranks, meeting, self.device, WIDTH, torch.bfloat16)
         assert self.ranks._rooms is not None, self.ranks.why
         self.rooms = self.ranks._rooms
 
@@ -46,11 +51,11 @@ class Rank:
             found, x = torch.empty_like(state), state.clone()
             post_linear(y, weight, self.rooms, weight_scale=scale)
             sum_of_posted(found, self.rooms)
-            part = one_row.linear(y, weight, weight_scale=scale)
-            total = sum_over_ranks(part, self.rooms)
+            part = gemv.linear(y, weight, weight_scale=scale)
+            total = all_reduce_sum(part, self.rooms)
             self.equal(found, total)
             post_linear(y, weight, self.rooms, weight_scale=scale)
-            normed = join_posted(x, torch.empty_like(x), norm, 1e-5, self.rooms)
+            normed = add_norm_of_posted(x, torch.empty_like(x), norm, 1e-5, self.rooms)
             other = state.clone()
             expected = sum_add_norm(other, part, norm, 1e-5, self.rooms)
             self.equal(x, other)

@@ -17,10 +17,10 @@ from plain_adapters import write_adapter
 from slots_of_sites import site, slots_with
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.adapters.product import Law, rows_of
+from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.layers.linear import Linear
-from sgl.runtime.models.lone_layers import FoldedLayer
+from sgl.runtime.layers.linear_layers import Linear
+from sgl.runtime.models.gpu.gemv_layers import FullyFusedLayer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -87,10 +87,10 @@ def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_
     base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192)
     folders = {str(i): write_adapter(base, tmp_path / str(i), i, 8 + 8 * (i % 2)) for i in range(4)}
     options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096, "adapter_slots": 4, "adapters": folders}
-    monkeypatch.setattr("sgl.runtime.kernels.adapted.ON", True)
+    monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_fused_gemm.ON", True)
     with Engine(base, **options) as engine:
         found = [scores(engine) for _ in range(4)]
-    monkeypatch.setattr("sgl.runtime.kernels.adapted.ON", False)
+    monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_fused_gemm.ON", False)
     with Engine(base, **options) as engine:
         added = scores(engine)
     with Engine(base, **options | {"dtype": "float32"}) as engine:
@@ -110,7 +110,7 @@ def test_products_in_a_graph_that_is_replayed(owners, most):
     torch.cuda.synchronize()  # slots are filled on a stream of their own
     places = [slot.number for slot in slots.slots if slot.there is not None]
     owned = [places[owner] if owner >= 0 else -1 for owner in owners]
-    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), Law(slots)
+    rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), ReferenceAdapters(slots)
     law.begin(rows), oracle.begin(rows)
     inputs = [torch.empty(len(owned), each.inputs, dtype=torch.bfloat16, device="cuda") for each in sites]
     bases = [Linear(torch.randn(each.outputs, each.inputs, device="cuda").bfloat16() / 4) for each in sites]
@@ -160,7 +160,7 @@ def one_by_one(engine: Engine) -> list[list[tuple[int, float]]]:
 
 
 def alone(engine: Engine) -> list[object]:
-    return list(engine._core.adapters.shadow._model(False, False).course.alone)  # type: ignore[attr-defined]
+    return list(engine._core.adapters.shadow._model(False, False).execution_plan.alone)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": False}, {"attention": "triton"}])
@@ -176,7 +176,7 @@ def test_single_rows_by_the_kernels_for_one_row(made, options):
             for ours, theirs in zip(one_by_one(engine), expected, strict=True):
                 assert [token for token, _ in ours] == [token for token, _ in theirs]
                 assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-3)
-        assert engine.info()["adapters"]["one_row"] and all(isinstance(layer, FoldedLayer) for layer in alone(engine))
+        assert engine.info()["adapters"]["one_row"] and all(isinstance(layer, FullyFusedLayer) for layer in alone(engine))
         assert texts(engine) == [[token for token, _ in each] for each in expected]  # and in a batch
 
 
@@ -186,12 +186,12 @@ def test_single_rows_score_in_bfloat16_as_by_two_kernels_for_each_product(tmp_pa
     options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096, "adapter_slots": 4, "adapters": folders}
     with Engine(base, **options) as engine:
         found = [one_by_one(engine) for _ in range(3)]
-        assert all(isinstance(layer, FoldedLayer) for layer in alone(engine))
+        assert all(isinstance(layer, FullyFusedLayer) for layer in alone(engine))
     assert found[1] == found[2]  # by graphs, the same bits
-    monkeypatch.setattr("sgl.runtime.kernels.one_row_adapted.ON", False)
+    monkeypatch.setattr("sgl.runtime.kernels.gemv.gemv_lora.ON", False)
     with Engine(base, **options) as engine:
         added = one_by_one(engine)
-        assert not engine.info()["adapters"]["one_row"] and not any(isinstance(layer, FoldedLayer) for layer in alone(engine))
+        assert not engine.info()["adapters"]["one_row"] and not any(isinstance(layer, FullyFusedLayer) for layer in alone(engine))
     with Engine(base, **options | {"dtype": "float32"}) as engine:
         exact = one_by_one(engine)
     usual = first_errors(added, exact)

@@ -39,12 +39,12 @@ from sgl.runtime.attention import (  # noqa: E402
     LayerAttention,
     attention_backend,
 )
-from sgl.runtime.attention.triton import TritonAttention  # noqa: E402
-from sgl.runtime.kernels import merge_attention, page_indices  # noqa: E402
-from sgl.runtime.kernels.attention_decode import decode_kernel  # noqa: E402
-from sgl.runtime.kernels.attention_prefill import prefill_kernel  # noqa: E402
-from sgl.runtime.kernels.attention_store import store_kernel  # noqa: E402
-from sgl.runtime.layers.float8 import Scales  # noqa: E402
+from sgl.runtime.attention.triton_attention import TritonAttention  # noqa: E402
+from sgl.runtime.kernels.attention import merge_attention, page_indices  # noqa: E402
+from sgl.runtime.kernels.attention.attention_decode import decode_kernel  # noqa: E402
+from sgl.runtime.kernels.attention.attention_prefill import prefill_kernel  # noqa: E402
+from sgl.runtime.kernels.attention.kv_cache_write import store_kernel  # noqa: E402
+from sgl.runtime.layers.float8_reference import KVScaleFactors  # noqa: E402
 
 LLAMA = AttentionShape(32, 8, 128, (None,))
 DECODES: Work = [(2047, 1), (0, 1), (383, 1), (1000, 1), (63, 1), (64, 1), (6000, 1)]
@@ -115,7 +115,7 @@ def test_many_prefills_of_middling_length():
 
 def test_eight_bit_keys_and_values():
     pool = make_pool(LLAMA, 20_000, torch.float8_e4m3fn, "cuda", poison=False)
-    pool.scales = [Scales(0.5, 0.25)]
+    pool.scales = [KVScaleFactors(0.5, 0.25)]
     backend = backend_of("triton", pool, LLAMA)
     kv = random_kv(MIXED, LLAMA, torch.bfloat16, "cuda", 0)
     stored = [

@@ -19,8 +19,8 @@ from attention_oracle import World  # noqa: E402
 from latent_checks import MIXED, check_rows, layer, layout  # noqa: E402
 
 from sgl.runtime.attention import attention_backend  # noqa: E402
-from sgl.runtime.attention.triton_latent import TritonLatentAttention  # noqa: E402
-from sgl.runtime.layers.float8 import FP8  # noqa: E402
+from sgl.runtime.attention.triton_mla_attention import TritonMLAAttention  # noqa: E402
+from sgl.runtime.layers.float8_reference import FP8  # noqa: E402
 
 DECODES: Work = [(700, 1), (0, 1), (150, 1), (33, 1)]
 SIZES = [(512, 64), (256, 64), (32, 16), (40, 12)]
@@ -45,7 +45,7 @@ def test_bfloat16(page_size: int, kept: torch.dtype | None, work: Work) -> None:
 def test_auto_takes_triton_and_says_why_not_flashinfer() -> None:
     own = layout(layer(16, 512, 64))
     backend = attention_backend("auto", own.pool(64, torch.bfloat16, "cuda"), own)
-    assert isinstance(backend, TritonLatentAttention) and "nvcc" in (backend.reasons(0)[1] or "")
+    assert isinstance(backend, TritonMLAAttention) and "nvcc" in (backend.reasons(0)[1] or "")
 
 
 def test_a_captured_decode_follows_growing_contexts() -> None:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from block_checks import RAGGED, Blocks  # noqa: E402
 
 from sgl.runtime.attention import LayerAttention  # noqa: E402
-from sgl.runtime.layers.float8 import FP8  # noqa: E402
+from sgl.runtime.layers.float8_reference import FP8  # noqa: E402
 
 LAYER = LayerAttention(8, 2, 64, 64, 0.125)
 

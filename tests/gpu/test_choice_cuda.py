@@ -22,7 +22,7 @@ from part_models import MODELS, LawRig, PartsRig  # noqa: E402
 from test_families_cuda import law_of  # noqa: E402
 
 from sgl.runtime.attention import attention_backend  # noqa: E402
-from sgl.runtime.layers.float8 import FP8  # noqa: E402
+from sgl.runtime.layers.float8_reference import FP8  # noqa: E402
 
 LONG: Work = [(5000, 1), (3, 1), (900, 1), (2000, 30), (0, 40)]
 
@@ -45,8 +45,8 @@ def test_many_tokens_and_all_of_the_published_choice() -> None:
     world = Choices([(2500, 300)], torch.bfloat16, most=2048, heads=3, device="cuda", pages=3000)
     backend = attention_backend("triton", world.world.pool, world.world.layout, max_running=16)
     world.check_choice(chosen := world.choose(backend))
-    found = backend.attend_chosen(world.q, chosen, 0, world.world.batch)
-    expected = world.world.backend("torch_native").attend_chosen(world.q, chosen, 0, world.world.batch)
+    found = backend.attend_topk(world.q, chosen, 0, world.world.batch)
+    expected = world.world.backend("torch_native").attend_topk(world.q, chosen, 0, world.world.batch)
     torch.testing.assert_close(found, expected, atol=0.03, rtol=0.03)
 
 
@@ -58,7 +58,7 @@ def test_a_captured_decode_follows_growing_contexts() -> None:
     queries, shares, q = (torch.cat((each, each)) for each in (world.queries, world.shares, world.q))
 
     def run() -> torch.Tensor:
-        return backend.attend_chosen(q, backend.choose(queries, shares, 0, batch), 0, batch)
+        return backend.attend_topk(q, backend.choose(queries, shares, 0, batch), 0, batch)
 
     run()
     graph = torch.cuda.CUDAGraph()

@@ -34,7 +34,7 @@ def random(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> t
 
 
 def sealed(weights: str, outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16, bias: bool = False):
-    from sgl.runtime.layers.linear import Linear
+    from sgl.runtime.layers.linear_layers import Linear
     from sgl.runtime.quantization import transform_for
 
     transform = transform_for(weights, True, DEVICE)
@@ -75,7 +75,7 @@ def test_float32_too() -> None:
 
 
 def test_every_tile_that_may_be_chosen_gives_the_same_bits() -> None:
-    from sgl.runtime.kernels import matmul as product
+    from sgl.runtime.kernels import batch_invariant_matmul as product
 
     x, weight = random(300, 4096), random(1024, 4096, seed=1)
     tiles = [*product.NARROW.values(), *product.WIDE.values(), product.MANY, product.MOST]

@@ -111,20 +111,25 @@ def test_mixtures_in_few_bits(form: str, rows: int) -> None:
 def test_fixed_bits_in_few_bits_do_not_depend_on_the_batch() -> None:
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.kernels.experts import Choice, PackedWeights, Stacks, mixture
-    from sgl.runtime.models.expert_memory import pack_together
-    from sgl.runtime.quantization.few_bits import FixedFewBitsLinear
+    from sgl.runtime.kernels.experts.fused_moe import (
+        ExpertSelection,
+        PackedExpertWeights,
+        StackedExpertWeights,
+        fused_moe,
+    )
+    from sgl.runtime.models.reference.stacked_experts import pack_together
+    from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
 
     halves = [
-        PackedWeights(*pack_together([FixedFewBitsLinear(checks.placed(draw("zeros", *size, 64, seed), "cuda"), None, torch.bfloat16) for seed in range(8)]))
+        PackedExpertWeights(*pack_together([DeterministicGpuQuantizedLinear(checks.placed(draw("zeros", *size, 64, seed), "cuda"), None, torch.bfloat16) for seed in range(8)]))
         for size in ((512, 512), (512, 256))
     ]
-    x, stacks = torch.randn(500, 512, device="cuda").bfloat16(), Stacks(*halves, "silu")
+    x, stacks = torch.randn(500, 512, device="cuda").bfloat16(), StackedExpertWeights(*halves, "silu")
     weights, chosen = torch.randn(500, 8, device="cuda").softmax(1).topk(2)
-    whole = mixture(x, stacks, Choice(chosen.int(), weights), fixed=True)
+    whole = fused_moe(x, stacks, ExpertSelection(chosen.int(), weights), fixed=True)
     for start, stop in ((0, 1), (3, 8), (100, 133), (499, 500)):
         part = slice(start, stop)
-        assert torch.equal(mixture(x[part], stacks, Choice(chosen[part].int(), weights[part]), fixed=True), whole[part])
+        assert torch.equal(fused_moe(x[part], stacks, ExpertSelection(chosen[part].int(), weights[part]), fixed=True), whole[part])
 
 
 @pytest.mark.parametrize("weights", ["int4", "mxfp4", "fp8_block", "int8"])
@@ -159,23 +164,23 @@ def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
     exact = Rig(tmp_path, model=load_model(tmp_path, transform=lambda name, layer: layer), attention="torch_native")
     exact.model.step = None
     rig = layer_checks.FusedRig(tmp_path, torch.float16, device="cuda", attention="torch_native")
-    assert rig.model.course.whole and "MXFP4" in str(rig.model.few_bits[0]) and rig.model.few_bits[0].why is None
+    assert rig.model.execution_plan.whole and "MXFP4" in str(rig.model.few_bits[0]) and rig.model.few_bits[0].why is None
     layer_checks.check_decoder(exact, rig, 0.03)
 
 
 def test_fixed_bits_do_not_depend_on_the_batch() -> None:
-    from sgl.runtime.kernels.experts import Choice, mixture
-    from sgl.runtime.kernels.routing import choose, logits
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, fused_moe
+    from sgl.runtime.kernels.experts.expert_routing import choose, logits
 
     stacks = checks.stacks_of(32, 512, 256, torch.bfloat16, "cuda")
     x, router = torch.randn(900, 512, device="cuda").bfloat16(), torch.randn(32, 512, device="cuda")
     whole_logits = logits(x, router, fixed=True)
     chosen, weights = choose(whole_logits, 4)
-    whole = mixture(x, stacks, Choice(chosen, weights), fixed=True)
+    whole = fused_moe(x, stacks, ExpertSelection(chosen, weights), fixed=True)
     for start, stop in ((0, 1), (3, 8), (100, 133), (0, 500), (899, 900)):
         part = slice(start, stop)
         assert torch.equal(logits(x[part], router, fixed=True), whole_logits[part])
-        assert torch.equal(mixture(x[part], stacks, Choice(chosen[part], weights[part]), fixed=True), whole[part])
+        assert torch.equal(fused_moe(x[part], stacks, ExpertSelection(chosen[part], weights[part]), fixed=True), whole[part])
 
 
 def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:

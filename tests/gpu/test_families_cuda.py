@@ -47,7 +47,7 @@ def law_of(path: Path) -> Rig:
     return rig
 
 
-def by_law(make: Callable[[], Rig], monkeypatch: pytest.MonkeyPatch) -> Rig:
+def by_reference(make: Callable[[], Rig], monkeypatch: pytest.MonkeyPatch) -> Rig:
     """The same on the GPU by torch's operations."""
     with monkeypatch.context() as patch:
         patch.setattr(decoder, "_can_fuse", lambda model: False)
@@ -56,7 +56,7 @@ def by_law(make: Callable[[], Rig], monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 def check_half(law: Rig, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding is that of the law in the same type."""
-    usual = max(checks.errors(law, by_law(make, monkeypatch)))
+    usual = max(checks.errors(law, by_reference(make, monkeypatch)))
     found = max(checks.errors(law, make()))
     assert found < 1.5 * usual + 0.01, f"{found}, of the law {usual}"
 

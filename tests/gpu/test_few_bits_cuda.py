@@ -23,7 +23,10 @@ def on_gpu(weight):
 def check(form: str, outputs: int, inputs: int, group: int, rows: int, dtype: torch.dtype, fixed: bool = False) -> None:
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.quantization.few_bits import FewBitsLinear, FixedFewBitsLinear
+    from sgl.runtime.quantization.gpu_quantized_linear import (
+        GpuQuantizedLinear,
+        DeterministicGpuQuantizedLinear,
+    )
 
     weight = on_gpu(draw(form, outputs, inputs, group))
     generator = torch.Generator("cuda").manual_seed(1)
@@ -31,7 +34,7 @@ def check(form: str, outputs: int, inputs: int, group: int, rows: int, dtype: to
     bias = torch.randn(outputs, generator=generator, device=DEVICE).to(dtype)
     dense = weight.dense().double()
     expected, size = x.double() @ dense.T + bias.double(), x.double().abs() @ dense.abs().T
-    found = (FixedFewBitsLinear if fixed else FewBitsLinear)(weight, bias, dtype)(x)
+    found = (DeterministicGpuQuantizedLinear if fixed else GpuQuantizedLinear)(weight, bias, dtype)(x)
     step = torch.finfo(dtype).eps
     assert ((found.double() - expected).abs() <= step * (expected.abs() + size / 2)).all()
 
@@ -57,9 +60,9 @@ def test_sizes_of_a_model(outputs: int, inputs: int, rows: int) -> None:
 def test_fixed_sums_do_not_depend_on_the_batch() -> None:
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.quantization.few_bits import FixedFewBitsLinear
+    from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
 
-    layer = FixedFewBitsLinear(on_gpu(draw("zeros", 1536, 2048, 64)), None, torch.bfloat16)
+    layer = DeterministicGpuQuantizedLinear(on_gpu(draw("zeros", 1536, 2048, 64)), None, torch.bfloat16)
     x = torch.randn(600, 2048, device=DEVICE).bfloat16()
     whole = layer(x)
     for rows in (1, 3, 16, 40, 64, 65, 256, 300):
@@ -95,10 +98,10 @@ def test_a_decoder_of_few_rows(float8: bool, tmp_path: Path) -> None:
     from checkpoints import write_checkpoint
     from rig import Rig
 
-    from sgl.runtime.layers.linear import Linear
-    from sgl.runtime.quantization.few_bits import FewBitsLinear
-    from sgl.runtime.quantization.fp8 import Fp8Linear
-    from sgl.runtime.quantization.rounding import nearest
+    from sgl.runtime.layers.linear_layers import Linear
+    from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear
+    from sgl.runtime.quantization.fp8_linear import Fp8Linear
+    from sgl.runtime.quantization.weight_rounding import nearest
 
     path = write_checkpoint(tmp_path, num_hidden_layers=2)
     exact = Rig(path)
@@ -114,11 +117,11 @@ def test_a_decoder_of_few_rows(float8: bool, tmp_path: Path) -> None:
             dense = (few.weight.float() * few.scale[:, None]).cpu()
         else:
             weight = nearest(plain, 16)
-            few, dense = FewBitsLinear(on_gpu(weight), bias, torch.bfloat16), weight.dense()
+            few, dense = GpuQuantizedLinear(on_gpu(weight), bias, torch.bfloat16), weight.dense()
         setattr(holder, name, few)
         setattr(same, name, Linear(dense, found.bias))
     vars(rig.model).pop("course", None)
-    assert rig.model.course.few is not None
+    assert rig.model.execution_plan.few is not None
     checks.check_decoder(exact, rig, 0.05)
 
 
@@ -158,13 +161,13 @@ def test_a_checkpoint_in_few_bits(name: str, tmp_path: Path) -> None:
 def test_pieces_of_different_forms_stay_in_few_bits() -> None:
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.layers.linear import Linear
-    from sgl.runtime.quantization.codes import Coded, Codes
-    from sgl.runtime.quantization.keeping import in_few_bits
+    from sgl.runtime.layers.linear_layers import Linear
+    from sgl.runtime.quantization.fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
+    from sgl.runtime.quantization.quantized_transform import keep_quantized
 
     weights = [on_gpu(draw("zeros", 64, 256, 64)), on_gpu(draw("byte zeros", 32, 256, 16))]
-    codes = Codes([Coded(0, "one", weights[0]), Coded(64, "other", weights[1])])
-    layer = in_few_bits(codes, Linear(torch.empty(96, 256, dtype=torch.bfloat16, device=DEVICE)))
+    codes = FusedQuantizedWeight([QuantizedPiece(0, "one", weights[0]), QuantizedPiece(64, "other", weights[1])])
+    layer = keep_quantized(codes, Linear(torch.empty(96, 256, dtype=torch.bfloat16, device=DEVICE)))
     assert isinstance(layer, Linear), layer
     x = torch.randn(5, 256, device=DEVICE).bfloat16()
     dense = torch.cat([weight.dense() for weight in weights])

@@ -16,16 +16,16 @@ def drawn(form: str, outputs: int, inputs: int, group: int, seed: int = 0):
     from test_few_bits_cuda import on_gpu
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.quantization.few_bits_pack import pack
+    from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
 
     weight = on_gpu(draw(form, outputs, inputs, group, seed))
-    return pack(weight, torch.bfloat16), weight.dense().double()
+    return pack_for_gpu(weight, torch.bfloat16), weight.dense().double()
 
 
 def tile_of(found):
-    from sgl.runtime.kernels.few_rows_tensor import FewRowsTile
+    from sgl.runtime.kernels.quantized.skinny_gemm import SkinnyGemmTile
 
-    return found and FewRowsTile(*found)
+    return found and SkinnyGemmTile(*found)
 
 
 def near(found: torch.Tensor, expected: torch.Tensor, size: torch.Tensor, share: float = 0.5) -> None:
@@ -36,14 +36,14 @@ def near(found: torch.Tensor, expected: torch.Tensor, size: torch.Tensor, share:
 @pytest.mark.parametrize("rows", [2, 5, 8, 9, 16, 17, 33, 64])
 @pytest.mark.parametrize("form, group", product(("plain", "zeros", "order"), (32, 64, 128)))
 def test_a_product(form: str, group: int, rows: int) -> None:
-    from sgl.runtime.kernels import few_bits, few_rows_tensor
+    from sgl.runtime.kernels.quantized import quantized_gemm, skinny_gemm
 
     for outputs, inputs in ((1032, 1040), (72, 208), (4096, 2048)):
         weight, dense = drawn(form, outputs, inputs, group)
         x, bias = torch.randn(rows, inputs, device="cuda").bfloat16(), torch.randn(outputs, device="cuda").bfloat16()
-        assert few_rows_tensor.suits(x, weight)
+        assert skinny_gemm.supports(x, weight)
         expected, size = x.double() @ dense.T + bias.double(), x.double().abs() @ dense.abs().T
-        near(few_bits.matmul(x, weight, bias), expected, size)
+        near(quantized_gemm.matmul(x, weight, bias), expected, size)
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["", "overlapped"])
@@ -51,7 +51,7 @@ def test_a_product(form: str, group: int, rows: int) -> None:
 @pytest.mark.parametrize("rows", [3, 16, 40])
 def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
     """A branch's end leaves x times a norm's weight and squares; the product behind divides by them, and gates."""
-    from sgl.runtime.kernels import few_bits, many_rows_tensor
+    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
 
     hidden, inner = 1024 + 128, 720
     down, w_down = drawn("plain", hidden, inner, 64, 1)
@@ -62,14 +62,14 @@ def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
     chosen = tile_of(tile)
     if chosen and chosen.ring(64, 32) < 2:
         pytest.skip("no room for its steps")
-    readied = few_bits.matmul(y, down, added_to=x, ready=(norm, 1e-6), tile=chosen, overlap=overlap)
+    readied = quantized_gemm.matmul(y, down, added_to=x, ready=(norm, 1e-6), tile=chosen, overlap=overlap)
     near(x, expected, size)
     assert torch.allclose(readied.squares.sum(0).double(), x.double().square().sum(1), rtol=1e-4)
     assert torch.equal(readied.y, (x.float() * norm.float()).bfloat16())
-    found = few_bits.matmul(readied, up, name="silu", tile=chosen, overlap=overlap)
+    found = quantized_gemm.matmul(readied, up, name="silu", tile=chosen, overlap=overlap)
     normed = readied.y.double() * torch.rsqrt(x.double().square().mean(1, keepdim=True) + 1e-6)
-    if tile is None and many_rows_tensor.suits(readied.y, up, gated=True):
-        w_up = few_bits.restored(up, slice(None)).double()  # its rounding is what the kernel's is
+    if tile is None and wgmma_gemm.supports(readied.y, up, gated=True):
+        w_up = quantized_gemm.dequantized(up, slice(None)).double()  # its rounding is what the kernel's is
     gate, above = (normed @ w_up.T).chunk(2, 1)
     wanted = torch.nn.functional.silu(gate) * above
     assert ((found.double() - wanted).abs() <= 0.01 * (wanted.abs() + wanted.abs().mean())).all()
@@ -77,17 +77,17 @@ def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
 
 def test_the_bits_of_a_row_are_its_own() -> None:
     """Within a width of columns, whatever the other rows are."""
-    from sgl.runtime.kernels import few_bits
+    from sgl.runtime.kernels.quantized import quantized_gemm
 
     weight, _ = drawn("zeros", 6144, 4096, 64)
     x = torch.randn(64, 4096, device="cuda").bfloat16()
-    whole = few_bits.matmul(x, weight)
+    whole = quantized_gemm.matmul(x, weight)
     for rows in (33, 40, 63):
-        assert torch.equal(few_bits.matmul(x[:rows], weight), whole[:rows]), rows
+        assert torch.equal(quantized_gemm.matmul(x[:rows], weight), whole[:rows]), rows
 
 
 def test_a_captured_chain_gives_the_bits_of_separate_launches() -> None:
-    from sgl.runtime.kernels import few_bits
+    from sgl.runtime.kernels.quantized import quantized_gemm
 
     weights = [drawn("zeros", 4096, 4096, 64, seed)[0] for seed in range(4)]
     x = torch.randn(16, 4096, device="cuda").bfloat16() / 64
@@ -95,7 +95,7 @@ def test_a_captured_chain_gives_the_bits_of_separate_launches() -> None:
     def chain(overlap: bool) -> torch.Tensor:
         y = x
         for weight in weights:
-            y = few_bits.matmul(y, weight, overlap=overlap)
+            y = quantized_gemm.matmul(y, weight, overlap=overlap)
         return y
 
     apart = chain(False)

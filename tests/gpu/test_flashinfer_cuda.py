@@ -24,7 +24,7 @@ def made(shape=(32, 8, 128), windows=(None, None), page_size=1, pages=40000, dty
     from attention_steps import World
 
     from sgl.runtime.attention import AttentionShape
-    from sgl.runtime.attention.flashinfer import FlashInferAttention
+    from sgl.runtime.attention.flashinfer_attention import FlashInferAttention
 
     geometry = AttentionShape(*shape, windows)
     world = World(geometry, pages // page_size, page_size, 80, 5000 // page_size + 2, dtype, "cuda")
@@ -64,10 +64,10 @@ def test_windows():
 
 
 def test_float8_keys():
-    from sgl.runtime.layers.float8 import Scales
+    from sgl.runtime.layers.float8_reference import KVScaleFactors
 
     world, attention = made(dtype=torch.float8_e4m3fn)
-    world.pool.scales = [Scales(0.5 + layer, 2.0 / (1 + layer)) for layer in range(len(world.pool.scales))]
+    world.pool.scales = [KVScaleFactors(0.5 + layer, 2.0 / (1 + layer)) for layer in range(len(world.pool.scales))]
     check(world, attention, world.batch([world.sequence(n) for n in (900, 50, 2000, 400)], [1, 1, 40, 300]))
     check(world, attention, world.batch([world.sequence(n) for n in (1900, 50)], [1, 1]))
 

@@ -22,8 +22,8 @@ from test_engine_machine import EngineMachine
 from test_host_tier import TOKEN, Found, cached, conversations, push_out, slots
 
 from sgl.runtime import Engine
-from sgl.runtime.cache.host_pages import HostPages
-from sgl.runtime.cache.kv import KVPool
+from sgl.runtime.cache.host_kv_pages import HostKVPages
+from sgl.runtime.cache.kv_pool import KVPool
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -67,7 +67,7 @@ def test_pages_and_places_may_be_written_right_after_and_nobody_waits(stream, dt
     for stored in (pool.k, pool.v):
         stored.view(torch.uint8).random_(0, 255)
     before = [stored.view(torch.uint8).clone() for stored in (pool.k, pool.v)]
-    copies = HostPages(pool, page_size, 60, staging)
+    copies = HostKVPages(pool, page_size, 60, staging)
     rng = np.random.default_rng(0)
     pages, places, others = (rng.permutation(np.arange(1, 60, dtype=np.int32))[:50] for _ in range(3))
     every = slots(np.arange(1, 80), page_size).cuda()
@@ -109,12 +109,12 @@ def locked(memory: torch.Tensor) -> bool:
 def test_the_memory_is_locked_until_the_end():
     pool = KVPool(2, 100, 2, 64, torch.bfloat16, "cuda")
     for _ in range(3):
-        copies = HostPages(pool, 1, 100)
+        copies = HostKVPages(pool, 1, 100)
         kept = copies._kept
         assert locked(kept)
         copies.close()
         assert not locked(kept)
-    copies = HostPages(pool, 1, 100)
+    copies = HostKVPages(pool, 1, 100)
     kept = copies._kept
     del copies  # never closed
     assert not locked(kept)
@@ -122,7 +122,7 @@ def test_the_memory_is_locked_until_the_end():
 
 def test_small_stores_of_several_engines_lie_beside_each_other():
     pool = KVPool(2, 20, 2, 64, torch.bfloat16, "cuda")
-    many = [HostPages(pool, 1, 5) for _ in range(8)]
+    many = [HostKVPages(pool, 1, 5) for _ in range(8)]
     assert all(locked(copies._kept) for copies in many)
     for copies in many:
         copies.close()

@@ -17,8 +17,8 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 5, 16, 64, 65, 100, 300, 1024, 5000])
 @pytest.mark.parametrize("outputs, inputs", [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (648, 400)])
 def test_products(outputs: int, inputs: int, rows: int) -> None:
-    from sgl.runtime.kernels import int8_rows
-    from sgl.runtime.kernels.quantize import quantize_rows
+    from sgl.runtime.kernels.quantized import int8_gemm
+    from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
 
     weight = torch.randint(-127, 128, (outputs, inputs), generator=torch.Generator("cuda").manual_seed(2), device=DEVICE).to(torch.int8)
     scale, bias, x = random(outputs, seed=3).float().abs() / 1000, random(outputs, seed=4), random(rows, inputs)
@@ -27,7 +27,7 @@ def test_products(outputs: int, inputs: int, rows: int) -> None:
     assert torch.allclose(x_scale, largest / 127) and ((x8.float() * x_scale[:, None] - x.float()).abs() <= 0.5001 * x_scale[:, None]).all()
     part = torch.arange(0, outputs, max(1, outputs // 500), device=DEVICE)
     expected = (x8.double() @ weight[part].double().T) * x_scale[:, None] * scale[part] + bias[part].double()
-    found = int8_rows.product(x, weight, scale, bias)[:, part].double()
+    found = int8_gemm.product(x, weight, scale, bias)[:, part].double()
     assert ((found - expected).abs() <= 2**-8 * expected.abs() + 1e-6).all()
 
 
@@ -35,11 +35,11 @@ def test_products(outputs: int, inputs: int, rows: int) -> None:
 def test_a_layer_in_a_graph(rows: int) -> None:
     from dataclasses import replace
 
-    from sgl.runtime.quantization.few_bits import Int8RowsLinear
-    from sgl.runtime.quantization.rounding import eight_bits
+    from sgl.runtime.quantization.gpu_quantized_linear import Int8ActivationLinear
+    from sgl.runtime.quantization.weight_rounding import round_to_int8
 
-    grouped = replace(eight_bits(random(4096, 4096, seed=1)), rounds_rows=True)
-    layer, x = Int8RowsLinear(grouped, None, torch.bfloat16), random(rows, 4096)
+    grouped = replace(round_to_int8(random(4096, 4096, seed=1)), rounds_rows=True)
+    layer, x = Int8ActivationLinear(grouped, None, torch.bfloat16), random(rows, 4096)
     expected = layer(x)
     graph, static = torch.cuda.CUDAGraph(), torch.zeros_like(x)
     with torch.cuda.graph(graph):

@@ -21,8 +21,8 @@ from checkpoints import write_checkpoint  # noqa: E402
 from rig import Rig  # noqa: E402
 from test_models import VARIANTS  # noqa: E402
 
-from sgl.runtime.layers.rotary import Rope, Rotary  # noqa: E402
-from sgl.runtime.models.claims_gpu import ACTIVATIONS  # noqa: E402
+from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding  # noqa: E402
+from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS  # noqa: E402
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -76,14 +76,14 @@ def test_other_heads(options: dict[str, Any], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gated_product(name: str) -> None:
     """Where Hopper has it; the activation stands in the product's epilogue."""
-    from sgl.runtime.kernels import gated
+    from sgl.runtime.kernels import gate_up_gemm
 
     x, weight = (torch.randn(size, device="cuda").bfloat16() for size in ((700, 640), (2 * 1000, 640)))
-    if not gated.suits(x, weight):
+    if not gate_up_gemm.supports(x, weight):
         pytest.skip("needs compute capability 9.0")
     weight /= 25
     gate, up = torch.nn.functional.linear(x.double(), weight.double()).chunk(2, -1)
-    checks.close(gated.gate_up(x, weight, name), (checks.TORCH_ACTIVATIONS[name](gate) * up).bfloat16())
+    checks.close(gate_up_gemm.gate_up(x, weight, name), (checks.TORCH_ACTIVATIONS[name](gate) * up).bfloat16())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -118,13 +118,13 @@ def replayed(work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, to
 
 def test_a_captured_step_follows_its_inputs() -> None:
     """Other ids, positions, slots and sampled tokens between replays: what runs eagerly on them comes out."""
-    from sgl.runtime.kernels.embed import embed
-    from sgl.runtime.kernels.heads import rotate_and_store
-    from sgl.runtime.kernels.norm import add_rms_norm, rms_norm
+    from sgl.runtime.kernels.embed_tokens import embed
+    from sgl.runtime.kernels.attention.qk_norm_rope_store import norm_rope_store
+    from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
 
     tokens, dim, dtype = 8, 64, torch.bfloat16
     embedding, weight = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((90, 6 * dim), (6 * dim,)))
-    angles = Rotary(Rope(1e4, dim, dim), dtype, torch.device("cuda"), 400).table
+    angles = RotaryEmbedding(RopeParameters(1e4, dim, dim), dtype, torch.device("cuda"), 400).table
     ids, positions, slots, rows = (torch.zeros(tokens, dtype=torch.int32, device="cuda") for _ in range(4))
     table, last = torch.zeros(9, 400, dtype=torch.int32, device="cuda"), torch.zeros(9, dtype=torch.int32, device="cuda")
     pool = torch.zeros(2, 50, 1, dim, dtype=dtype, device="cuda")
@@ -133,7 +133,7 @@ def test_a_captured_step_follows_its_inputs() -> None:
     def work() -> torch.Tensor:
         x = embed(batch, embedding)
         qkv = rms_norm(x, weight, 1e-5)
-        q = rotate_and_store(qkv, 4, 1, angles, positions, slots, pool[0], pool[1])
+        q = norm_rope_store(qkv, 4, 1, angles, positions, slots, pool[0], pool[1])
         return add_rms_norm(q.reshape(tokens, -1), x[:, : 4 * dim], weight[: 4 * dim], 1e-5)
 
     graph, out = replayed(work)
@@ -153,7 +153,7 @@ def test_a_captured_step_follows_its_inputs() -> None:
 
 @pytest.mark.parametrize("variant", ["llama", "llama biases", "llama head_dim", "mistral sliding", "qwen2", "qwen3", "phi3 sliding"])
 def test_fused_decoder(variant: str, tmp_path: Path) -> None:
-    """In float32; single rows take the kernels of `one_row`."""
+    """In float32; single rows take the kernels of `gemv`."""
     family, overrides = VARIANTS[variant]
     path = write_checkpoint(tmp_path, family, **overrides)
     rig = checks.FusedRig(path, device="cuda", attention="torch_native")

@@ -15,13 +15,13 @@ TILES = [(128, 64), (128, 128), (128, 256), (256, 64), (256, 128), (64, 64, 1, 4
 
 def tile_of(found, rows: int, outputs: int, inputs: int):
     """Of the numbers, whole inputs where so many programs would not run at the same time; None: the chosen one."""
-    from sgl.runtime.kernels.many_rows_tensor import ManyRowsTile, tile_for
-    from sgl.runtime.kernels.matmul import processors
+    from sgl.runtime.kernels.quantized.wgmma_gemm import WgmmaTile, tile_for
+    from sgl.runtime.kernels.batch_invariant_matmul import processors
 
     device = torch.device("cuda", torch.cuda.current_device())
     if found is None:
         return tile_for(rows, outputs, inputs, device)
-    tile = ManyRowsTile(*found)
+    tile = WgmmaTile(*found)
     return tile if tile.programs(rows, outputs) <= tile.full * processors(device) else tile._replace(split=1)
 
 
@@ -29,15 +29,15 @@ def check(form: str, group: int, rows: int, tile=None, dtype: torch.dtype = torc
     from test_few_bits_cuda import on_gpu
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.kernels import few_bits, many_rows_tensor
-    from sgl.runtime.quantization.few_bits_pack import pack
+    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
+    from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
 
     grouped = on_gpu(draw(form, *size, group))
-    weight, dense = pack(grouped, dtype), grouped.dense().double()
-    assert many_rows_tensor.fits(weight)
+    weight, dense = pack_for_gpu(grouped, dtype), grouped.dense().double()
+    assert wgmma_gemm.supports_shape(weight)
     x, bias = torch.randn(rows, size[1], device="cuda").to(dtype), torch.randn(size[0], device="cuda").to(dtype)
     expected, sizes = x.double() @ dense.T + bias.double(), x.double().abs() @ dense.abs().T
-    found = few_bits.matmul(x, weight, bias, tile=tile_of(tile, rows, *size))
+    found = quantized_gemm.matmul(x, weight, bias, tile=tile_of(tile, rows, *size))
     step = torch.finfo(dtype).eps
     assert ((found.double() - expected).abs() <= step * (expected.abs() + sizes / 2)).all()
 
@@ -47,21 +47,21 @@ def check(form: str, group: int, rows: int, tile=None, dtype: torch.dtype = torc
 @pytest.mark.parametrize("rows", [33, 200])
 def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
     """A branch's end leaves x times a norm's weight and squares; the product behind divides by them, and gates."""
-    from sgl.runtime.kernels import few_bits
+    from sgl.runtime.kernels.quantized import quantized_gemm
 
     hidden, inner = 1024 + 128, 736
     down, w_down = drawn("plain", hidden, inner, 64, 1)
     up, _ = drawn("zeros", 2 * inner, hidden, 32)
-    w_up = few_bits.restored(up, slice(None)).double()  # its rounding is what the kernel's is
+    w_up = quantized_gemm.dequantized(up, slice(None)).double()  # its rounding is what the kernel's is
     norm = (torch.rand(hidden, device="cuda") + 0.5).bfloat16()
     x, y = torch.randn(rows, hidden, device="cuda").bfloat16(), torch.randn(rows, inner, device="cuda").bfloat16()
     expected, size = x.double() + y.double() @ w_down.T, y.double().abs() @ w_down.abs().T
     first, second = (tile_of(tile, rows, *sides) for sides in ((hidden, inner), (2 * inner, hidden)))
-    readied = few_bits.matmul(y, down, added_to=x, ready=(norm, 1e-6), tile=first, overlap=overlap)
+    readied = quantized_gemm.matmul(y, down, added_to=x, ready=(norm, 1e-6), tile=first, overlap=overlap)
     near(x, expected, size)
     assert torch.allclose(readied.squares.sum(0).double(), x.double().square().sum(1), rtol=1e-4)
     assert torch.equal(readied.y, (x.float() * norm.float()).bfloat16())
-    found = few_bits.matmul(readied, up, name="silu", tile=second, overlap=overlap)
+    found = quantized_gemm.matmul(readied, up, name="silu", tile=second, overlap=overlap)
     normed = readied.y.double() * torch.rsqrt(x.double().square().mean(1, keepdim=True) + 1e-6)
     gate, above = (normed @ w_up.T).chunk(2, 1)
     wanted = torch.nn.functional.silu(gate) * above
@@ -70,31 +70,31 @@ def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
 
 @pytest.mark.parametrize("form", ["zeros", "float8"])
 def test_gates_of_both_forms(form: str) -> None:
-    from sgl.runtime.kernels import few_bits, many_rows_tensor
+    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
 
     up, _ = drawn(form, 2 * 736, 1024, 128)
-    w_up = few_bits.restored(up, slice(None)).double()  # its rounding is what the kernel's is
+    w_up = quantized_gemm.dequantized(up, slice(None)).double()  # its rounding is what the kernel's is
     for rows in (40, 200):
         x = torch.randn(rows, 1024, device="cuda").bfloat16()
         gate, above = (x.double() @ w_up.T).chunk(2, 1)
         wanted = torch.nn.functional.silu(gate) * above
-        found = few_bits.matmul(x, up, name="silu", tile=many_rows_tensor.tile_for(rows, 2 * 736, 1024, x.device))
+        found = quantized_gemm.matmul(x, up, name="silu", tile=wgmma_gemm.tile_for(rows, 2 * 736, 1024, x.device))
         assert ((found.double() - wanted).abs() <= 0.01 * (wanted.abs() + wanted.abs().mean())).all()
 
 
 def test_a_captured_chain_gives_the_bits_of_separate_launches() -> None:
     """Split inputs meet at the same time, whatever starts under their tail."""
-    from sgl.runtime.kernels import few_bits, many_rows_tensor
+    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
 
     weights = [drawn("zeros", 4096, 4096, 64, seed)[0] for seed in range(4)]
     x = torch.randn(64, 4096, device="cuda").bfloat16() / 64
-    tile = many_rows_tensor.tile_for(64, 4096, 4096, x.device)
+    tile = wgmma_gemm.tile_for(64, 4096, 4096, x.device)
     assert tile.split > 1
 
     def chain(overlap: bool) -> torch.Tensor:
         y = x
         for weight in weights:
-            y = few_bits.matmul(y, weight, overlap=overlap, tile=tile)
+            y = quantized_gemm.matmul(y, weight, overlap=overlap, tile=tile)
         return y
 
     apart = chain(False)
@@ -117,17 +117,17 @@ def test_sizes_of_a_model(outputs: int, inputs: int, rows: int) -> None:
 
 
 def test_float8_with_a_scale_an_output() -> None:
-    from sgl.runtime.kernels import few_bits, many_rows_tensor
-    from sgl.runtime.kernels.few_bits_packed import MOST_TILES
-    from sgl.runtime.layers.float8 import quantize_weight
-    from sgl.runtime.quantization.few_bits_pack import of_float8
+    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
+    from sgl.runtime.kernels.packed.packed_weight import MOST_TILES
+    from sgl.runtime.layers.float8_reference import quantize_weight
+    from sgl.runtime.quantization.gpu_weight_packing import of_float8
 
     words, scale = quantize_weight(torch.randn(2048, 4096, device="cuda").bfloat16())
     weight = of_float8(words, scale, torch.zeros(MOST_TILES, dtype=torch.int32, device="cuda"))
     dense = words.double() * scale.double()[:, None]
     for rows in (33, 64, 200):
         x = torch.randn(rows, 4096, device="cuda").bfloat16()
-        found = few_bits.matmul(x, weight, tile=many_rows_tensor.tile_for(rows, 2048, 4096, x.device))
+        found = quantized_gemm.matmul(x, weight, tile=wgmma_gemm.tile_for(rows, 2048, 4096, x.device))
         near(found, x.double() @ dense.T, x.double().abs() @ dense.abs().T)
 
 

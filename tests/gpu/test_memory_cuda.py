@@ -15,11 +15,12 @@ from checkpoints import write_checkpoint
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.executor.graphs import GraphPool
-from sgl.runtime.executor.offload import tensors_of
-from sgl.runtime.loading import dummy_model, load_config, load_model, transfer, weights
+from sgl.runtime.executor.cuda_graphs import CudaGraphPool
+from sgl.runtime.executor.weight_offload import tensors_of
+from sgl.runtime.loading import dummy_model, load_config, load_model, load_weights
+from sgl.runtime.loading.tensor_files import tensor_transfer
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.plan import plan_for
+from sgl.runtime.loading.load_plan import plan_for
 from sgl.runtime.models.decoder import Decoder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -59,7 +60,7 @@ def ids(engine: Engine) -> list[list[int]]:
 @pytest.mark.parametrize("chunk", [1024, 8000, 2**24])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_streamed_weights_are_those_of_the_file(tmp_path, monkeypatch, chunk, dtype):
-    monkeypatch.setattr(transfer, "CHUNK", chunk)
+    monkeypatch.setattr(tensor_transfer, "CHUNK", chunk)
     path = write_checkpoint(tmp_path, "qwen2", shard_size="100KB")
     slow, fast = filled(path, torch.float32, "cpu"), filled(path, dtype, "cuda")
     assert all(torch.equal(fast[name].cpu(), tensor.to(fast[name].dtype)) for name, tensor in slow.items())
@@ -70,7 +71,7 @@ def filled(path: Path, dtype: torch.dtype, device: str) -> dict[str, torch.Tenso
     checkpoint = open_checkpoint(path)
     model = Decoder(checkpoint.model, dtype, device, allocate=False)
     plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
-    assert list(weights.filled(model, plan, ahead=True)) == list(range(len(model.parts)))
+    assert list(load_weights.filled(model, plan, ahead=True)) == list(range(len(model.parts)))
     return {place.name: place.target for place in model.places()}
 
 
@@ -102,11 +103,11 @@ def test_the_share_of_the_memory_is_kept(tiny):
 def test_a_capture_that_fails_leaves_the_allocator_as_it_was():
     with torch.cuda.stream(torch.cuda.Stream()):
         x = torch.ones(1000, device="cuda")
-        pool = GraphPool()
+        pool = CudaGraphPool()
         for _ in range(2):
             with pytest.raises(RuntimeError):
                 pool.capture(lambda: x.sum().item())  # waits for the device, which no graph may
-        pool.replay_of(lambda: x.add_(1))()
+        pool.graph_for(lambda: x.add_(1))()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()

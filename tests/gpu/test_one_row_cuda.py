@@ -28,9 +28,9 @@ from one_row_oracle import (
     stored,
 )
 
-from sgl.runtime.kernels import one_row
-from sgl.runtime.kernels import overlap as overlapping
-from sgl.runtime.kernels.one_row_launch import Launch, TensorLaunch
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.launch import programmatic_launch as overlapping
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, TensorCoreGemvLaunch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -47,7 +47,7 @@ REAL = [
     Case(2560, 8, 4, 256, 10240, 4000, torch.bfloat16),
     Case(2560, 32, 8, 128, 9728, 4000, torch.bfloat16),
 ]
-LAUNCHES = [None, Launch(2, 4096, 4), Launch(8, 512, 2)]
+LAUNCHES = [None, GemvLaunch(2, 4096, 4), GemvLaunch(8, 512, 2)]
 
 
 @pytest.fixture(params=[False, True], ids=["apart", "overlapped"])
@@ -58,7 +58,7 @@ def overlap(request, monkeypatch) -> bool:
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize("case", REAL + CASES, ids=str)
-def test_every_kernel(case: Case, launch: Launch | None, overlap):
+def test_every_kernel(case: Case, launch: GemvLaunch | None, overlap):
     check_qkv(case, "cuda", launch)
     check_qkv(case, "cuda", launch, normed=False)
     check_normed_heads(case, "cuda", launch)
@@ -77,13 +77,13 @@ REAL_BITS = [
 ]
 
 
-LAUNCHES_OF_BITS = [None, Launch(16, 1024, 2), Launch(4, 2048, 4), TensorLaunch(16, 4, 1), TensorLaunch(32, 8, 1), TensorLaunch(16, 16, 9)]
+LAUNCHES_OF_BITS = [None, GemvLaunch(16, 1024, 2), GemvLaunch(4, 2048, 4), TensorCoreGemvLaunch(16, 4, 1), TensorCoreGemvLaunch(32, 8, 1), TensorCoreGemvLaunch(16, 16, 9)]
 
 
 @pytest.mark.parametrize("launch", LAUNCHES_OF_BITS, ids=str)
 @pytest.mark.parametrize("case", REAL_BITS + BITS, ids=str)
-def test_weights_of_four_bits(case: Case, launch: Launch | TensorLaunch | None, overlap):
-    if isinstance(launch, TensorLaunch) and (case.dtype != torch.bfloat16 or case.group == 16):
+def test_weights_of_four_bits(case: Case, launch: GemvLaunch | TensorCoreGemvLaunch | None, overlap):
+    if isinstance(launch, TensorCoreGemvLaunch) and (case.dtype != torch.bfloat16 or case.group == 16):
         launch = None
     check_qkv(case, "cuda", launch)
     check_qkv(case, "cuda", launch, normed=False)
@@ -117,14 +117,14 @@ class Chain:
     def run(self, entry: Tensor) -> Tensor:
         x, case = entry.clone(), self.case
         for (qkv, a), (output, b), (gate_up, c), (down, d) in self.layers:
-            q = one_row.qkv_rotate_store(
+            q = gemv.qkv_rope_store(
                 x, self.norm, EPS, qkv, None, case.queries, case.keys, self.table, self.place, self.place,
                 *self.pools, weight_scale=a,
             )  # fmt: skip
-            one_row.linear_add(q.view(1, -1), output, x, weight_scale=b)
-            y = one_row.gate_up(x, self.norm, EPS, gate_up, weight_scale=c)
-            one_row.linear_add(y, down, x, weight_scale=d)
-        return one_row.norm_linear(x, self.norm, EPS, self.head)
+            gemv.linear_add(q.view(1, -1), output, x, weight_scale=b)
+            y = gemv.gate_up(x, self.norm, EPS, gate_up, weight_scale=c)
+            gemv.linear_add(y, down, x, weight_scale=d)
+        return gemv.norm_linear(x, self.norm, EPS, self.head)
 
 
 def captured(chain: Chain, entry: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
@@ -156,7 +156,7 @@ def test_a_captured_chain_gives_the_bits_of_separate_launches(case: Case, overla
 
 def test_a_captured_chain_of_norms_on_both_sides_gives_the_bits_of_separate_launches(overlap, monkeypatch):
     """Additions and norms between the products are launched so as to overlap as well."""
-    from sgl.runtime.kernels.join import NormWeights, join
+    from sgl.runtime.kernels.residual_norm import NormWeights, add_norm
 
     case = Case(2560, 8, 4, 256, 10240, 1000, torch.bfloat16)
     chain, weights = Chain(case, 4), NormWeights(torch.rand(case.hidden, device="cuda") + 0.5, None, EPS)
@@ -165,13 +165,13 @@ def test_a_captured_chain_of_norms_on_both_sides_gives_the_bits_of_separate_laun
         x, over = entry.clone(), overlapping.overlaps(entry.device)
         delta = None
         for (qkv, _), (output, _), (gate_up, _), (down, _) in chain.layers:
-            y = join(x, delta, after=weights, before=weights, overlap=over)
-            q = one_row.qkv_rotate_store(
+            y = add_norm(x, delta, after=weights, before=weights, overlap=over)
+            q = gemv.qkv_rope_store(
                 y, None, EPS, qkv, None, case.queries, case.keys, chain.table, chain.place, chain.place, *chain.pools
             )
-            y = join(x, one_row.linear(q.view(1, -1), output), after=weights, before=weights, overlap=over)
-            delta = one_row.linear(one_row.gate_up(y, None, EPS, gate_up, name="gelu_tanh"), down)
-        return one_row.linear(join(x, delta, after=weights, before=weights, overlap=over), chain.head)
+            y = add_norm(x, gemv.linear(q.view(1, -1), output), after=weights, before=weights, overlap=over)
+            delta = gemv.linear(gemv.gate_up(y, None, EPS, gate_up, name="gelu_tanh"), down)
+        return gemv.linear(add_norm(x, delta, after=weights, before=weights, overlap=over), chain.head)
 
     chain.run = run
     entry = random(case, "cuda", 1, case.hidden)

@@ -28,17 +28,17 @@ def run(path: Any, **options: Any) -> Any:
     """Random steps of up to 190 tokens on a stream of their own; every size that came twice was captured."""
     import piecewise_checks as checks
 
-    from sgl.runtime.executor.graphs import GraphPool
+    from sgl.runtime.executor.cuda_graphs import CudaGraphPool
 
     made = []
 
-    def replay_of(piece: Any) -> Any:
+    def graph_for(piece: Any) -> Any:
         made.append(piece)
-        return pool.replay_of(piece)
+        return pool.graph_for(piece)
 
     with torch.cuda.stream(torch.cuda.Stream()):
-        pool = GraphPool()
-        pair = checks.check_random_steps(path, "cuda", 60, most=60, sequences=3, replay_of=replay_of, **options)
+        pool = CudaGraphPool()
+        pair = checks.check_random_steps(path, "cuda", 60, most=60, sequences=3, graph_for=graph_for, **options)
     runs = pair.mixed.pieces._runs
     assert len(made) == len(pair.mixed.model.layers) * sum(count > 1 for count in runs.values()) > 6, runs
 

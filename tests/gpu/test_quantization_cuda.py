@@ -26,7 +26,7 @@ def random(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> t
 
 
 def fp8_layer(outputs: int, inputs: int, bias: bool, weights: str = "fp8"):
-    from sgl.runtime.layers.linear import Linear
+    from sgl.runtime.layers.linear_layers import Linear
     from sgl.runtime.quantization import transform_for
 
     transform = transform_for(weights, False, DEVICE)
@@ -38,8 +38,8 @@ def fp8_layer(outputs: int, inputs: int, bias: bool, weights: str = "fp8"):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("rows, inputs", [(1, 4096), (300, 14336), (17, 384), (5, 100), (0, 64)])
 def test_rows_become_float8_to_the_bit(rows: int, inputs: int, dtype: torch.dtype) -> None:
-    from sgl.runtime.kernels.quantize import quantize_rows
-    from sgl.runtime.layers import float8 as values
+    from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
+    from sgl.runtime.layers import float8_reference as values
 
     x = random(rows, inputs, dtype=dtype) * 3
     if rows > 1:
@@ -55,8 +55,8 @@ def test_rows_become_float8_to_the_bit(rows: int, inputs: int, dtype: torch.dtyp
 @pytest.mark.parametrize("outputs, inputs", SHAPES)
 @pytest.mark.parametrize("rows", [1, 16, 37, 64, 65, 300, 1024])
 def test_fp8_linear(rows: int, outputs: int, inputs: int, bias: bool, weights: str) -> None:
-    from sgl.runtime.layers import float8 as values
-    from sgl.runtime.quantization.few_bits import FEW_ROWS
+    from sgl.runtime.layers import float8_reference as values
+    from sgl.runtime.quantization.gpu_quantized_linear import FEW_ROWS
 
     layer = fp8_layer(outputs, inputs, bias, weights)
     x = random(rows, inputs)
@@ -70,8 +70,8 @@ def test_fp8_linear(rows: int, outputs: int, inputs: int, bias: bool, weights: s
 
 @pytest.mark.parametrize("rows", [1, 37, 300])
 def test_rows_under_one_scale_that_was_found_before(rows: int) -> None:
-    from sgl.runtime.layers import float8 as values
-    from sgl.runtime.quantization.fp8 import StaticFp8Linear
+    from sgl.runtime.layers import float8_reference as values
+    from sgl.runtime.quantization.fp8_linear import StaticFp8Linear
 
     layer = StaticFp8Linear.of_range(fp8_layer(4096, 4096, True), 3.0)
     x = random(rows, 4096)
@@ -106,7 +106,7 @@ def test_an_fp8_pool_under_torch_native_agrees_with_the_cpu() -> None:
     from test_quantization import fp8_batch
 
     from sgl.runtime.attention import AttentionShape, attention_backend
-    from sgl.runtime.cache.kv import KVPool
+    from sgl.runtime.cache.kv_pool import KVPool
     from sgl.runtime.quantization import FP8
 
     work, shape = [(0, 40), (0, 3), (0, 1)], AttentionShape(4, 2, 64, (None,))
@@ -126,7 +126,7 @@ def test_an_fp8_pool_under_torch_native_agrees_with_the_cpu() -> None:
 
 def test_float8_weights_need_bfloat16_there() -> None:
     from sgl.runtime.errors import ConfigError
-    from sgl.runtime.layers.linear import Linear
+    from sgl.runtime.layers.linear_layers import Linear
     from sgl.runtime.quantization import transform_for
 
     transform = transform_for("fp8", False, DEVICE)
@@ -139,7 +139,7 @@ def test_one_row_and_more_rows_agree_in_an_engine(tmp_path: Path, monkeypatch: p
     from checkpoints import write_checkpoint
 
     from sgl.runtime import Engine, SamplingParams
-    from sgl.runtime.kernels import one_row
+    from sgl.runtime.kernels.gemv import gemv
 
     path = write_checkpoint(tmp_path, tokenizer=True, hidden_size=256, intermediate_size=640)
     params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True, logprobs=True)
@@ -150,11 +150,11 @@ def test_one_row_and_more_rows_agree_in_an_engine(tmp_path: Path, monkeypatch: p
             return found
 
     calls = []
-    linear_add = one_row.linear_add
-    monkeypatch.setattr(one_row, "linear_add", lambda *given, **more: calls.append(more) or linear_add(*given, **more))
+    linear_add = gemv.linear_add
+    monkeypatch.setattr(gemv, "linear_add", lambda *given, **more: calls.append(more) or linear_add(*given, **more))
     fast = logprobs()
     assert calls and all(more["weight_scale"] is not None for more in calls)
-    monkeypatch.setattr(one_row, "suits", lambda x: False)
+    monkeypatch.setattr(gemv, "suits", lambda x: False)
     slow = logprobs()
     for (ours, token), (theirs, other) in zip(fast, slow, strict=True):
         assert abs(ours - theirs) < 0.3  # one row keeps its activations, more rows round them to float8; bfloat16 alone is 0.2 off here

@@ -33,7 +33,7 @@ from test_ranks_few_bits import without_order
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.layers.float8 import Scales
+from sgl.runtime.layers.float8_reference import KVScaleFactors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
 
@@ -307,7 +307,7 @@ def mxfp4(place: Path) -> Path:
 
 def scaled(place: Path) -> Path:
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
-    return written(place / "scaled", scales(WRITERS["compressed-tensors"], [Scales(0.002, 0.003)] * 3), kv_cache_scheme=scheme)
+    return written(place / "scaled", scales(WRITERS["compressed-tensors"], [KVScaleFactors(0.002, 0.003)] * 3), kv_cache_scheme=scheme)
 
 
 # few bits and scales: engines are opened beside each other, before their tests come

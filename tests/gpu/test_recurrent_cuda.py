@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from recurrent_checks import SIZES, check_advance, check_select  # noqa: E402
 from test_recurrent import KINDS, said, states  # noqa: E402
 
-from sgl.runtime.kernels.recurrent import advance  # noqa: E402
-from sgl.runtime.layers.recurrent import Ragged  # noqa: E402
+from sgl.runtime.kernels.recurrent.recurrent_scan import advance  # noqa: E402
+from sgl.runtime.layers.recurrent import RaggedSequences  # noqa: E402
 
 CUDA = torch.device("cuda")
 
@@ -38,8 +38,8 @@ def test_one_token_is_that_of_torch(kind: str, sizes: tuple[int, int, int, int])
 @pytest.mark.parametrize("kind", KINDS)
 def test_scans_are_those_of_the_cpu(kind: str, lens: tuple[int, ...]) -> None:
     all_, before = said(kind, sum(lens), 1), states(kind, len(lens), 1)
-    expected = all_.scan(before, Ragged.of(lens, torch.device("cpu")))
-    for found, wanted in zip(moved(all_).scan(before.cuda(), Ragged.of(lens, CUDA)), expected, strict=True):
+    expected = all_.scan(before, RaggedSequences.of(lens, torch.device("cpu")))
+    for found, wanted in zip(moved(all_).scan(before.cuda(), RaggedSequences.of(lens, CUDA)), expected, strict=True):
         torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 

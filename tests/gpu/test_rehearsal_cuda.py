@@ -58,7 +58,7 @@ def test_nobody_waits_and_no_token_changes(options: dict[str, Any], tmp_path: Pa
         engine.wake()
         rehearsed(engine)
         assert found(engine)[:3] == got[:3]
-    monkeypatch.setattr("sgl.runtime.loop.assemble.Assembly.rehearse", lambda self, core: None)
+    monkeypatch.setattr("sgl.runtime.build.build_engine.EngineBuilder.rehearse", lambda self, core: None)
     with Engine(path, **chosen) as engine:
         assert found(engine)[:3] == got[:3]
         stats = engine.stats()

@@ -71,7 +71,7 @@ def test_heads_that_products_of_few_rows_store(count: int, on_gpu: Make) -> None
     """Weights in few bits: up to 16 rows, the product itself puts keys and values in the windows' slots. Rows that end earlier may round another way."""
     options: dict[str, Any] = {"dtype": "bfloat16", "weights": "int4", "kv_tokens": 8000}
     engine, cold = on_gpu("mistral", window_tokens=4000, **options), on_gpu("mistral", window_tokens=8000, **options)
-    assert all(layer.turns for layer in engine._core.runner.model.course.few)
+    assert all(layer.turns for layer in engine._core.runner.model.execution_plan.few)
     prompts = [prompt(seed, 100) for seed in range(count)]
     pairs = [pair for ours, theirs in zip(together(engine, prompts), together(cold, prompts), strict=True) for pair in zip(ours, theirs, strict=True)]
     assert sum(one == other for one, other in pairs) > 0.6 * len(pairs)

@@ -13,7 +13,7 @@ import sgl.lang.report
 from sgl import tools
 from sgl.lang.nodes.ir import SglExprList, SglGen, SglSelect
 from sgl.lang.program.above import Journals, Reports
-from sgl.lang.program.async_state import AsyncProgramState
+from sgl.lang.program.async_program_state import AsyncProgramState
 from sgl.lang.tools import Toolbox, ToolCall, ToolCalls
 
 

@@ -17,7 +17,7 @@ from sgl.lang.sampling.options import SamplingOptions
 BYTES = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)] + [b""], [256])
 
 
-def grammar_of(options: SamplingOptions) -> Grammar | None:
+def compile_grammar_argument(options: SamplingOptions) -> Grammar | None:
     if options.json_schema is not None:
         return compile_json_schema(options.json_schema, BYTES)
     if options.structural_tag is not None:
@@ -61,7 +61,7 @@ class WalkBackend(Backend):
         return self.name
 
     def prepare(self, options: SamplingOptions) -> None:
-        grammar_of(options)
+        compile_grammar_argument(options)
 
 
 class WalkStream(Stream):
@@ -80,7 +80,7 @@ class WalkStream(Stream):
         return done
 
     def _write(self, request: GenRequest) -> Generated:
-        grammar = grammar_of(request.options)
+        grammar = compile_grammar_argument(request.options)
         if self.backend.script:
             return self._scripted(self.backend.script.pop(0), grammar, request)
         text = walk(grammar, self.backend.rng, 100) if grammar else "words"

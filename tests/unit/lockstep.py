@@ -13,7 +13,7 @@ from lang_rules import RuleBackend, RuleStream
 from random_programs import from_prompt
 
 from sgl.lang.backend import Backend, Media, Stream
-from sgl.lang.concurrency.feed import Feed
+from sgl.lang.concurrency.replay_feed import ReplayFeed
 
 
 class LockstepBackend(Backend):
@@ -114,7 +114,7 @@ def _until_blocked(body: threading.Thread) -> None:
     """Until the body has ended or waits for a value that is not there: then it is inside the feed that will have it."""
     while body.is_alive():
         frame = sys._current_frames().get(body.ident or 0)
-        if frame is not None and frame.f_code is Feed._wait.__code__ and not frame.f_locals["ready"]():
+        if frame is not None and frame.f_code is ReplayFeed._wait.__code__ and not frame.f_locals["ready"]():
             return
         time.sleep(0.0005)
 

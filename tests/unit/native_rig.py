@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from native_server import NativeServer
 
-from sgl.lang.backends.native.endpoint import RuntimeEndpoint
+from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
 
 
 @pytest.fixture(scope="module")

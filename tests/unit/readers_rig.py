@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.readers import Claim, Readers, Sibling
-from sgl.runtime.quantization.readers.readers import NOTHING
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.readers import WeightReader, WeightReaders, TensorHeader
+from sgl.runtime.quantization.readers.weight_readers import NOTHING
 
 NAME = "model.layers.0.self_attn.q_proj"
 DTYPES = {
@@ -25,18 +25,18 @@ Tensors = dict[str, Tensor]
 Config = dict[str, Any] | None
 
 
-def headers(tensors: Tensors) -> dict[str, Sibling]:
-    return {name: Sibling(DTYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
+def headers(tensors: Tensors) -> dict[str, TensorHeader]:
+    return {name: TensorHeader(DTYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def claimed(config: Config, tensors: Tensors, name: str = NAME, told: Mapping[str, Any] = NOTHING) -> Claim:
+def claimed(config: Config, tensors: Tensors, name: str = NAME, told: Mapping[str, Any] = NOTHING) -> WeightReader:
     """told: what the file says beside its tensors."""
-    found = Readers.of(config, "config.json").told(told).claim(name, headers(tensors))
+    found = WeightReaders.of(config, "config.json").told(told).claim(name, headers(tensors))
     assert found is not None
     return found
 
 
-def read(config: Config, tensors: Tensors, name: str = NAME, told: Mapping[str, Any] = NOTHING) -> Grouped:
+def read(config: Config, tensors: Tensors, name: str = NAME, told: Mapping[str, Any] = NOTHING) -> QuantizedWeight:
     """What the claim reads of the tensors that it names, and of no other."""
     claim = claimed(config, tensors, name, told)
     found = claim.read({name: tensors[name] for name in claim.names})
@@ -66,7 +66,7 @@ def damaged(rng: random.Random, tensors: Tensors) -> Tensors:
     return found
 
 
-def read_or_refused(rng: random.Random, samples: Iterable[tuple[Readers, Tensors]]) -> None:
+def read_or_refused(rng: random.Random, samples: Iterable[tuple[WeightReaders, Tensors]]) -> None:
     """Good modules, each damaged: some are read all the same, to codes that can be; the others are refused by the tensor's name."""
     count = 0
     for readers, good in samples:

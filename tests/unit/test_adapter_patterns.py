@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from sgl.runtime.adapters import module_patterns
-from sgl.runtime.adapters.module_patterns import MOST_WORK, ModulePatterns
-from sgl.runtime.adapters.peft_config import PeftConfig
+from sgl.runtime.adapters.files import module_patterns
+from sgl.runtime.adapters.files.module_patterns import MOST_WORK, ModulePatterns
+from sgl.runtime.adapters.files.peft_config import PeftConfig
 from sgl.runtime.errors import CheckpointError
 
 MODULES = [

@@ -11,8 +11,8 @@ from api_loopback import Fault
 from openai_server import OpenAIServer
 
 import sgl
-from sgl.lang.backends.apis.anthropic import Anthropic
-from sgl.lang.backends.openai.backend import OpenAI
+from sgl.lang.backends.apis.anthropic_backend import Anthropic
+from sgl.lang.backends.openai.openai_backend import OpenAI
 from sgl.lang.errors import (
     ProgramError,
     RemoteError,

@@ -14,7 +14,7 @@ from api_toy import TOKENIZER, logprob, score_tokens, write
 from openai_server import OpenAIServer
 
 import sgl
-from sgl.lang.backends.openai.backend import Crusoe, OpenAI
+from sgl.lang.backends.openai.openai_backend import Crusoe, OpenAI
 from sgl.lang.errors import BadValueError, ProgramError
 from sgl.lang.sampling.choices import (
     greedy_token_selection,
@@ -526,9 +526,9 @@ def test_a_missing_package_names_the_extra():
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("openai", "anthropic", "litellm")))
-from sgl.lang.backends.openai.backend import OpenAI
-from sgl.lang.backends.apis.anthropic import Anthropic
-from sgl.lang.backends.apis.litellm import LiteLLM
+from sgl.lang.backends.openai.openai_backend import OpenAI
+from sgl.lang.backends.apis.anthropic_backend import Anthropic
+from sgl.lang.backends.apis.litellm_backend import LiteLLM
 for make, extra in ((OpenAI, "openai"), (Anthropic, "anthropic"), (LiteLLM, "litellm")):
     try:
         make("m")

@@ -16,7 +16,7 @@ from api_toy import write
 from openai_server import OpenAIServer
 
 import sgl
-from sgl.lang.backends.apis.anthropic import Anthropic
+from sgl.lang.backends.apis.anthropic_backend import Anthropic
 from sgl.lang.errors import BadValueError, ProgramError
 
 
@@ -199,7 +199,7 @@ def test_anthropic_without_a_key(monkeypatch):
 
 @pytest.fixture(scope="module")
 def lite(openai_like):
-    from sgl.lang.backends.apis.litellm import LiteLLM
+    from sgl.lang.backends.apis.litellm_backend import LiteLLM
 
     return LiteLLM(
         "openai/some-model",
@@ -253,7 +253,7 @@ def test_litellm_types_and_hurry(openai_like, lite):
 
 
 def test_vertex(openai_like, monkeypatch):
-    from sgl.lang.backends.apis.vertex import VertexAI
+    from sgl.lang.backends.apis.vertex_backend import VertexAI
 
     monkeypatch.delenv("GCP_PROJECT_ID", raising=False)
     tokens = iter(["t1", "t2"])
@@ -281,7 +281,7 @@ def test_vertex(openai_like, monkeypatch):
 def test_vertex_without_google_auth(openai_like, monkeypatch):
     import sys
 
-    from sgl.lang.backends.apis.vertex import VertexAI
+    from sgl.lang.backends.apis.vertex_backend import VertexAI
 
     monkeypatch.setitem(sys.modules, "google.auth", None)
     with pytest.raises(ImportError, match="google-auth"):

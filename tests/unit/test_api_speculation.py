@@ -16,9 +16,9 @@ from openai_server import OpenAIServer
 
 import sgl
 from sgl.lang.backend import GenRequest
-from sgl.lang.backends.apis.answer import StopCutter, first_stop
-from sgl.lang.backends.openai.backend import OpenAI
-from sgl.lang.backends.speculation.turns import FormatError, Slot, TurnFuture, match
+from sgl.lang.backends.apis.api_response import StopStringCutter, first_stop
+from sgl.lang.backends.openai.openai_backend import OpenAI
+from sgl.lang.backends.speculation.turn_speculation import FormatError, TurnSlot, TurnFuture, match
 from sgl.lang.errors import BadValueError, ProgramError
 from sgl.lang.sampling.options import DEFAULTS, make_options
 
@@ -446,7 +446,7 @@ def test_concurrent_chats_do_not_mix(server, chat_model):
     st.lists(st.text("abc", min_size=1, max_size=3), max_size=3),
 )
 def test_the_cutter_of_pieces_cuts_as_one_that_sees_the_text_grow(pieces, stops):
-    cutter, whole = StopCutter(stops), "".join(pieces)
+    cutter, whole = StopStringCutter(stops), "".join(pieces)
     shown = "".join(cutter.push(char) for char in whole) + cutter.rest()
     expected = next((cut for n in range(len(whole) + 1) if (cut := first_stop(whole[:n], stops))), None)
     assert shown == cutter.text == (whole if expected is None else whole[: expected[0]])
@@ -483,7 +483,7 @@ def test_an_answer_is_taken_apart_as_it_was_put_together(parts, first, last, spa
 
 def slot(stop):
     request = GenRequest(make_options(stop=stop).over(DEFAULTS), name="x")
-    return Slot(request, None, TurnFuture(None))
+    return TurnSlot(request, None, TurnFuture(None))
 
 
 def test_what_does_not_match_is_told():

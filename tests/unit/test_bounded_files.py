@@ -12,15 +12,17 @@ import pytest
 import tokenizer_kinds as kinds
 import torch
 
-from sgl.runtime import values
+from sgl.runtime.common import argument_checks
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.loading import choosing, gguf_file, header, pickle_steps
-from sgl.runtime.loading.gguf_file import read_parts
-from sgl.runtime.loading.header import read_header
-from sgl.runtime.loading.objects import parse_object
-from sgl.runtime.loading.pickles import pickled
-from sgl.runtime.text import pairs, sentencepiece_file, tiktoken_file, token_files
-from sgl.runtime.text.pairs import all_pairs
+from sgl.runtime.loading.model_files import choose_weight_files
+from sgl.runtime.loading.gguf_files import gguf_file
+from sgl.runtime.loading.tensor_files import safetensors_header, pickle_cost
+from sgl.runtime.loading.gguf_files.gguf_file import read_parts
+from sgl.runtime.loading.tensor_files.safetensors_header import read_header
+from sgl.runtime.loading.model_files.bounded_json import parse_object
+from sgl.runtime.loading.tensor_files.pickle_tensors import pickle_source
+from sgl.runtime.text.tokenizer_files import bpe_merges, sentencepiece_file, tiktoken_file, tokenizer_files
+from sgl.runtime.text.tokenizer_files.bpe_merges import all_pairs
 from sgl.runtime.text.tokenizer import Tokenizer
 
 PIECES = [("<unk>", 0.0, 2), *((f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)), *(("a" * i, -float(i), 1) for i in range(1, 9))]
@@ -36,19 +38,19 @@ def safetensors(file: Path, head: bytes) -> Path:
     (b'{"a": ' + b"9" * 60 + b"}", "a row of 50 digits"),
 ])  # fmt: skip
 def test_json_is_counted_before_it_is_read(data: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_DIGITS", 50)
+    monkeypatch.setattr(argument_checks, "MOST_DIGITS", 50)
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(ValueError, match=words):
-        values.require_little_json(data, 40, 100)
+        argument_checks.require_little_json(data, 40, 100)
         parse_object(data)
 
 
 def test_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header, "MOST_TENSORS", 3)
+    monkeypatch.setattr(safetensors_header, "MOST_TENSORS", 3)
     named = {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(5)}
     with pytest.raises(CheckpointError, match="names 5 tensors, at most 3"):
         read_header(safetensors(tmp_path / "a", json.dumps(named).encode()))
-    monkeypatch.setattr(header, "MOST_VALUES", 20)
+    monkeypatch.setattr(safetensors_header, "MOST_VALUES", 20)
     with pytest.raises(CheckpointError, match="values, at most 20"):
         read_header(safetensors(tmp_path / "a", json.dumps(named).encode()))
 
@@ -62,7 +64,7 @@ def test_pairs_are_those_of_every_cut() -> None:
 
 @pytest.mark.parametrize(("bound", "value", "words"), [("MOST_PAIRS", 5, "more than 5 pairs"), ("MOST_SQUARES", 100, "too long to be cut")])
 def test_pairs_are_bounded(bound: str, value: int, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pairs, bound, value)
+    monkeypatch.setattr(bpe_merges, bound, value)
     (tmp_path / "sp").mkdir()
     (tmp_path / "sp" / "tokenizer.model").write_bytes(kinds.model_proto(PIECES, {3: 2}, {}))
     (tmp_path / "ranks").mkdir()
@@ -94,7 +96,7 @@ def test_ranks(bound: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize(("bound", "value", "words"), [("MOST_JSON", 100, "bytes, at most 100"), ("MOST_VALUES", 5, "values, at most 5"), ("MOST_NAMED", 9, "tokens and keys, at most 9"), ("MOST_CHARACTERS", 3, "characters, at most 3")])
 def test_tokenizer_json(bound: str, value: int, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(token_files, bound, value)
+    monkeypatch.setattr(tokenizer_files, bound, value)
     model = {"type": "BPE", "vocab": {f"t{i}": i for i in range(20)}, "merges": []}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     with pytest.raises(ConfigError, match=rf"tokenizer.json.*{words}"):
@@ -110,13 +112,13 @@ def test_a_pickle_is_looked_through_first(tmp_path: Path, monkeypatch: pytest.Mo
     ):  # fmt: skip
         file.write_bytes(data)
         with pytest.raises(CheckpointError, match=words):
-            pickled(file)
+            pickle_source(file)
     torch.save({f"t{i}": torch.zeros(2) for i in range(50)}, file)
-    assert len(pickled(file).tensors) == 50
-    monkeypatch.setattr("sgl.runtime.loading.pickles.MOST_STEPS", 500)
+    assert len(pickle_source(file).tensors) == 50
+    monkeypatch.setattr("sgl.runtime.loading.tensor_files.pickle_tensors.MOST_STEPS", 500)
     with pytest.raises(CheckpointError, match="more than 500 steps"):
-        pickled(file)
-    assert pickle_steps.MOST_STEPS > 500 and pickle.loads(b"\x80\x02N.") is None
+        pickle_source(file)
+    assert pickle_cost.MOST_STEPS > 500 and pickle.loads(b"\x80\x02N.") is None
 
 
 def test_parts_that_name_a_tensor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +138,8 @@ def test_parts_that_name_a_tensor_twice(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_sizes_are_asked_before_a_file_is_fetched() -> None:
-    for name, most in (("config.json", 4 * 2**20), ("model.safetensors.index.json", choosing.MOST_INDEX), ("tokenizer.json", choosing.MOST_SMALL)):
-        choosing.require_small(name, most, "there")
-        choosing.require_small(name, None, "there")
+    for name, most in (("config.json", 4 * 2**20), ("model.safetensors.index.json", choose_weight_files.MOST_INDEX), ("tokenizer.json", choose_weight_files.MOST_SMALL)):
+        choose_weight_files.require_small(name, most, "there")
+        choose_weight_files.require_small(name, None, "there")
         with pytest.raises(CheckpointError, match=rf"there/{name} has .* at most {most:,} are read"):
-            choosing.require_small(name, most + 1, "there")
+            choose_weight_files.require_small(name, most + 1, "there")

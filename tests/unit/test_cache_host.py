@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import HostTier, IntRow, PagePool, PrefixCache
+from sgl.runtime.cache import HostKVTier, IntRow, PagePool, PrefixCache
 
 Prefix = tuple[str, tuple[int, ...]]  # namespace and tokens: what the keys and values of a page stand for
 
@@ -24,7 +24,7 @@ class Memory:
         self.pages: dict[int, Prefix] = {}
         self.places: dict[int, Prefix] = {}
         self.saved = 0
-        host = HostTier(PagePool(places + 1, size, lambda freed: self._forget(self.places, freed)), self)
+        host = HostKVTier(PagePool(places + 1, size, lambda freed: self._forget(self.places, freed)), self)
         self.cache = PrefixCache(PagePool(pages + 1, size, lambda freed: self._forget(self.pages, freed)), host)
         self.host = host
 

@@ -10,24 +10,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import IntRow, Mark, PagePool, StateCache, StateSlots
-from sgl.runtime.cache.state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
-from sgl.runtime.cache.trail import MOST, read_slot, write_slot
+from sgl.runtime.cache import IntRow, StateCheckpoint, PagePool, RecurrentPrefixCache, RecurrentStateSlots
+from sgl.runtime.cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
+from sgl.runtime.cache.state_checkpoints import MOST, read_slot, write_slot
 
 
 class Sequence:
     def __init__(self, namespace: str = "") -> None:
         self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
-        self.trail: list[Mark] = []
+        self.trail: list[StateCheckpoint] = []
         self.into = self.branch = 0
         self.namespace = namespace
 
 
-def cache_of(states: int, pages: int = 200, page_size: int = 1) -> StateCache:
-    return StateCache(PagePool(pages, page_size), StateSlots(states))
+def cache_of(states: int, pages: int = 200, page_size: int = 1) -> RecurrentPrefixCache:
+    return RecurrentPrefixCache(PagePool(pages, page_size), RecurrentStateSlots(states))
 
 
-def computed(cache: StateCache, tokens: list[int], *lengths: int) -> Sequence:
+def computed(cache: RecurrentPrefixCache, tokens: list[int], *lengths: int) -> Sequence:
     """A sequence that was computed in steps that end at `lengths`."""
     seq = Sequence()
     seq.tokens.extend(tokens)
@@ -37,7 +37,7 @@ def computed(cache: StateCache, tokens: list[int], *lengths: int) -> Sequence:
     return seq
 
 
-def attached(cache: StateCache, tokens: list[int]) -> Sequence:
+def attached(cache: RecurrentPrefixCache, tokens: list[int]) -> Sequence:
     seq = Sequence()
     seq.tokens.extend(tokens)
     cache.attach(seq, len(tokens))
@@ -45,7 +45,7 @@ def attached(cache: StateCache, tokens: list[int]) -> Sequence:
 
 
 def test_slots_are_counted_and_the_first_two_belong_to_nobody() -> None:
-    slots = StateSlots(2)
+    slots = RecurrentStateSlots(2)
     one, other = slots.take(), slots.take()
     assert {one, other} == {FIRST_SLOT, FIRST_SLOT + 1} and not slots.free
     slots.retain(one)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
-from sgl.runtime.cache.nodes import CacheNode
-from sgl.runtime.cache.outline import columns, shortened
-from sgl.runtime.cache.picture import ROWS
-from sgl.runtime.cache.snapshot import Snapshot, snapshot
-from sgl.runtime.cache.tree import CacheTree
+from sgl.runtime.cache.view.tree_nodes import CacheNode
+from sgl.runtime.cache.view.tree_outline import columns, shortened
+from sgl.runtime.cache.view.tree_svg import ROWS
+from sgl.runtime.cache.view.cache_snapshot import CacheSnapshot, snapshot
+from sgl.runtime.cache.view.cache_tree import CacheTree
 from sgl.runtime.errors import ConfigError
 
 
@@ -119,7 +119,7 @@ def test_a_snapshot_travels(finished):
     keep(cache, *finished)
     taken = snapshot(cache, [])
     again = pickle.loads(pickle.dumps(taken))
-    assert isinstance(again, Snapshot) and str(CacheTree.of(again, decode)) == str(CacheTree.of(taken, decode))
+    assert isinstance(again, CacheSnapshot) and str(CacheTree.of(again, decode)) == str(CacheTree.of(taken, decode))
 
 
 def test_what_is_taken_does_not_change_and_cannot_be_changed():

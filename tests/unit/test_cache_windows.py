@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sgl.runtime.cache import IntRow, Mark, PagePool, WindowCache, WindowPages
+from sgl.runtime.cache import IntRow, StateCheckpoint, PagePool, WindowPrefixCache, WindowPages
 from sgl.runtime.cache.window_pages import SLACK, span
 from sgl.runtime.errors import OutOfPages
-from sgl.runtime.scheduling.refusals import out_of_pages
+from sgl.runtime.scheduling.capacity_errors import kv_pages_exhausted
 
 
 class Sequence:
     def __init__(self, namespace: str = "") -> None:
         self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
-        self.trail: list[Mark] = []
+        self.trail: list[StateCheckpoint] = []
         self.into = self.branch = self.window = 0
         self.namespace = namespace
 
 
-def cache_of(places: int, reach: int, pages: int = 400, page_size: int = 1, freed: Any = None) -> WindowCache:
+def cache_of(places: int, reach: int, pages: int = 400, page_size: int = 1, freed: Any = None) -> WindowPrefixCache:
     windows = WindowPages(pages, places, page_size, reach, freed)
-    return WindowCache(PagePool(pages, page_size, windows.drop), windows)
+    return WindowPrefixCache(PagePool(pages, page_size, windows.drop), windows)
 
 
-def computed(cache: WindowCache, tokens: list[int], *lengths: int) -> Sequence:
+def computed(cache: WindowPrefixCache, tokens: list[int], *lengths: int) -> Sequence:
     """A sequence that was computed in steps that end at `lengths`."""
     seq = Sequence()
     seq.tokens.extend(tokens)
@@ -37,14 +37,14 @@ def computed(cache: WindowCache, tokens: list[int], *lengths: int) -> Sequence:
     return seq
 
 
-def attached(cache: WindowCache, tokens: list[int]) -> Sequence:
+def attached(cache: WindowPrefixCache, tokens: list[int]) -> Sequence:
     seq = Sequence()
     seq.tokens.extend(tokens)
     cache.attach(seq, len(tokens))
     return seq
 
 
-def checked(cache: WindowCache, *seqs: Sequence) -> None:
+def checked(cache: WindowPrefixCache, *seqs: Sequence) -> None:
     cache.check([cache.pages(seq) for seq in seqs], seqs)
 
 
@@ -80,13 +80,13 @@ def test_who_stands_on_what_others_computed_again_takes_their_pages() -> None:
     busy = computed(cache, list(range(500, 684)), 60, 120, 184)
     assert not cache.windows.where[cache.pages(kept)[:55]].any()
     again = attached(cache, [*text[:55], 7, 8])
-    assert again.computed == 0 and not cache.share_twins([kept])
+    assert again.computed == 0 and not cache.share_equal_prefixes([kept])
     assert cache.grow(again, 57)
     cache.advance(again, 57)
     cache.publish(again)
     own, free = cache.pages(kept).copy(), cache.pool.free
     assert not np.isin(own[:55], cache.tree.pages_of(kept.node)).any()
-    assert cache.share_twins([kept, again, busy]) and cache.pool.free == free + 55 and not cache.share_twins([kept, again, busy])
+    assert cache.share_equal_prefixes([kept, again, busy]) and cache.pool.free == free + 55 and not cache.share_equal_prefixes([kept, again, busy])
     assert cache.pages(kept)[:55].tolist() == cache.pages(again)[:55].tolist() and cache.pages(kept)[55:].tolist() == own[55:].tolist()
     checked(cache, kept, again, busy)
     cache.release(again)
@@ -178,7 +178,7 @@ def test_where_pages_lack_no_cached_rows_are_taken() -> None:
 def test_the_refusal_names_what_lacks() -> None:
     for places, wanted in ((30, "more window_tokens"), (400, "larger kv_tokens")):
         cache = cache_of(places, reach=10, pages=60)
-        error = out_of_pages(cache, 100, 100, 0)
+        error = kv_pages_exhausted(cache, 100, 100, 0)
         assert wanted in str(error)
 
 
@@ -223,7 +223,7 @@ class Walk:
         self.size = self.random.choice([1, 1, 2, 3])
         self.windows = WindowPages(120 // self.size, self.random.randint(30, 90) // self.size, self.size, self.random.randint(1, 9), self.poison)
         self.windows.slack, self.windows.lot = self.size, 1  # so that short texts leave their windows
-        self.cache = WindowCache(PagePool(120 // self.size, self.size, self.freed), self.windows)
+        self.cache = WindowPrefixCache(PagePool(120 // self.size, self.size, self.freed), self.windows)
         self.back = 0
 
     def freed(self, pages: Any) -> None:

@@ -11,8 +11,8 @@ import tiny_tokenizers as tiny
 from tokenizers import AddedToken
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.chat_files import given_source, templates_for
-from sgl.runtime.text.known_chats import CHAT_FORMATS
+from sgl.runtime.text.chat_templates.chat_template_files import given_source, templates_for
+from sgl.runtime.text.chat_templates.family_chat_formats import CHAT_FORMATS
 from sgl.runtime.text.tokenizer import Tokenizer
 
 TALK = [

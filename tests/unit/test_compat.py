@@ -12,7 +12,7 @@ import pytest
 
 import sgl
 from sgl.lang import compat
-from sgl.lang.compat.alias import AliasError
+from sgl.lang.compat.sglang_alias import AliasError
 
 MODULES = {
     "sglang.api": "get_server_args function gen select image video set_default_backend Runtime",

@@ -10,9 +10,9 @@ import pytest
 
 import sgl
 from sgl.lang import compat
-from sgl.lang.backends.apis.sdk import TokenUsage
-from sgl.lang.backends.scripted.backend import Scripted
-from sgl.lang.compat import check_programs as checks
+from sgl.lang.backends.apis.provider_sdk import TokenUsage
+from sgl.lang.backends.scripted.scripted_backend import Scripted
+from sgl.lang.compat.sglang_test import backend_check_programs as checks
 
 NAMES = [
     "test_few_shot_qa",

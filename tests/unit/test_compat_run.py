@@ -8,9 +8,9 @@ import pytest
 
 import sgl
 from sgl import cli
-from sgl.lang.backends.scripted.backend import Scripted
-from sgl.run_tool import add_parser
-from sgl.tracebacks import of_the_program, print_brief
+from sgl.lang.backends.scripted.scripted_backend import Scripted
+from sgl.tools.run_tool import add_parser
+from sgl.tracebacks import user_frames, print_brief
 
 
 @sgl.function
@@ -56,8 +56,8 @@ def test_libraries_that_the_program_calls_are_shown(capsys):
 
 
 def test_an_error_without_a_line_of_the_program():
-    assert of_the_program(error_of(lambda: 1 / 0))
-    assert not of_the_program(ValueError("never raised"))
+    assert user_frames(error_of(lambda: 1 / 0))
+    assert not user_frames(ValueError("never raised"))
 
 
 @pytest.mark.parametrize(

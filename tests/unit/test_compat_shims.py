@@ -18,21 +18,22 @@ import pytest
 from pydantic import BaseModel
 
 from sgl.lang import compat
-from sgl.lang.chat.reasoning import split_reasoning
-from sgl.lang.compat import servers, settings, stand_ins, testing, utils
-from sgl.lang.compat.engines import SharedEngines
-from sgl.lang.compat.reasoning_parser import ReasoningParser
+from sgl.lang.chat.reasoning_split import split_reasoning
+from sgl.lang.compat import server_launch, alias_settings, server_stand_ins, sglang_utils
+from sgl.lang.compat.sglang_test import sglang_test_utils
+from sgl.lang.compat.shared_engines import SharedEngines
+from sgl.lang.compat.sglang_srt.reasoning_parser import ReasoningParser
 from sgl.lang.compat.server_args import ServerArgs
-from sgl.lang.compat.srt import build_regex_from_object, kill_process_tree, load_image
+from sgl.lang.compat.sglang_srt.srt_utils import build_regex_from_object, kill_process_tree, load_image
 from sgl.lang.errors import BadValueError
 
 
 @pytest.fixture
 def local():
     """Endpoints and servers are the embedded engine, as under `sgl run`."""
-    settings.configure(local=True, url=None, model=None)
-    yield settings.settings
-    settings.configure(local=False, url=None, model=None)
+    alias_settings.configure(local=True, url=None, model=None)
+    yield alias_settings.settings
+    alias_settings.configure(local=False, url=None, model=None)
 
 
 # --- sglang.utils -----------------------------------------------------------------------------------------
@@ -40,30 +41,30 @@ def local():
 
 def test_read_jsonl_gives_a_list(tmp_path):
     (tmp_path / "x.jsonl").write_text('# a comment\n{"a": 1}\n\n[2, "\u2028"]\n', encoding="utf-8")
-    assert utils.read_jsonl(str(tmp_path / "x.jsonl")) == [{"a": 1}, [2, "\u2028"]]
+    assert sglang_utils.read_jsonl(str(tmp_path / "x.jsonl")) == [{"a": 1}, [2, "\u2028"]]
 
 
 def test_dump_state_text_takes_anything(tmp_path):
     path = tmp_path / "out.txt"
-    utils.dump_state_text(str(path), ["first", ["a", "list"]])
-    utils.dump_state_text(str(path), ["third"], mode="a")
+    sglang_utils.dump_state_text(str(path), ["first", ["a", "list"]])
+    sglang_utils.dump_state_text(str(path), ["third"], mode="a")
     text = path.read_text()
     assert text.index("first") < text.index("['a', 'list']") < text.index("third")
 
 
 def test_urls_and_schemas(capsys):
-    assert utils.normalize_base_url("127.0.0.1", 30000) == "http://127.0.0.1:30000"
-    assert utils.normalize_base_url("https://host", 1) == "https://host:1"
-    assert json.loads(utils.convert_json_schema_to_str({"type": "string"})) == {"type": "string"}
-    assert utils.trim_overlap("Hello wor", "world") == "ld"
-    utils.print_highlight(3)
+    assert sglang_utils.normalize_base_url("127.0.0.1", 30000) == "http://127.0.0.1:30000"
+    assert sglang_utils.normalize_base_url("https://host", 1) == "https://host:1"
+    assert json.loads(sglang_utils.convert_json_schema_to_str({"type": "string"})) == {"type": "string"}
+    assert sglang_utils.trim_overlap("Hello wor", "world") == "ld"
+    sglang_utils.print_highlight(3)
     assert capsys.readouterr().out == "3\n"
 
 
 def test_a_file_is_fetched_once(tmp_path):
     path = tmp_path / "there.txt"
     path.write_text("kept")
-    assert utils.download_and_cache_file("http://127.0.0.1:9/there.txt", str(path)) == str(path)
+    assert sglang_utils.download_and_cache_file("http://127.0.0.1:9/there.txt", str(path)) == str(path)
     assert path.read_text() == "kept"
 
 
@@ -74,7 +75,7 @@ def test_the_command_line_of_benchmarks(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bench.py", "--mine", "3"])
     parser = argparse.ArgumentParser()
     parser.add_argument("--mine", type=int)
-    args = vars(testing.add_common_sglang_args_and_parse(parser))
+    args = vars(sglang_test_utils.add_common_sglang_args_and_parse(parser))
     assert args == {
         "mine": 3, "parallel": 64, "host": "127.0.0.1", "port": 30000, "backend": "srt", "device": "auto",
         "result_file": "result.jsonl", "raw_result_file": None,
@@ -83,39 +84,39 @@ def test_the_command_line_of_benchmarks(monkeypatch):
 
 def test_an_unknown_backend_is_refused():
     with pytest.raises(ValueError, match="'vllm' is not known"):
-        testing.select_sglang_backend(argparse.Namespace(backend="vllm", host="x", port=1))
+        sglang_test_utils.select_sglang_backend(argparse.Namespace(backend="vllm", host="x", port=1))
 
 
 # --- servers ---------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_not_launched(local, capsys):
-    process, port = servers.launch_server_cmd(
+    process, port = server_launch.launch_server_cmd(
         "python -m sglang.launch_server --model-path a/b --context-length 99"
     )
     url = f"http://localhost:{port}"
-    args = stand_ins.launched_at(url)
+    args = server_stand_ins.launched_at(url)
     assert args is not None
     assert (args.model_path, args.engine_options(replaced=False)) == ("a/b", {"context": 99})
     assert process.poll() is None
-    servers.wait_for_server(url)
+    server_launch.wait_for_server(url)
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
-    servers.terminate_process(process)
-    assert (process.poll(), stand_ins.launched_at(url)) == (0, None)
+    server_launch.terminate_process(process)
+    assert (process.poll(), server_stand_ins.launched_at(url)) == (0, None)
     assert "no server is launched for 'a/b'" in capsys.readouterr().err
 
 
 def test_the_alias_may_be_local_without_sgl_run():
     compat.install(local=True)
     compat.install()
-    assert settings.settings.local
+    assert alias_settings.settings.local
     compat.uninstall()
-    assert not settings.settings.local
+    assert not alias_settings.settings.local
 
 
 def test_other_commands_are_run(local):
-    process = servers.execute_shell_command(f"{sys.executable} -c 'import sys; sys.exit(5)'")
+    process = server_launch.execute_shell_command(f"{sys.executable} -c 'import sys; sys.exit(5)'")
     assert process.wait() == 5
 
 
@@ -123,9 +124,9 @@ def test_waiting_ends_when_the_process_ends_or_the_time():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     with pytest.raises(RuntimeError, match="ended with status 0"):
-        servers.wait_for_server("http://127.0.0.1:9", process=process)
+        server_launch.wait_for_server("http://127.0.0.1:9", process=process)
     with pytest.raises(TimeoutError, match="after 1 seconds"):
-        servers.wait_for_server("http://127.0.0.1:9", timeout=1)
+        server_launch.wait_for_server("http://127.0.0.1:9", timeout=1)
 
 
 def test_a_process_and_its_children_are_killed():
@@ -192,17 +193,17 @@ def test_sizes_mean_cards_where_there_are_as_many(given, meant, idle, monkeypatc
 
 
 def test_the_model_of_a_program(local, capsys, monkeypatch, tmp_path):
-    assert settings.choose_model("org/name") == settings.Choice(None, True)
-    assert settings.choose_model(str(tmp_path)) == settings.Choice(str(tmp_path), False)
-    settings.choose_model("org/name")
+    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice(None, True)
+    assert alias_settings.choose_model(str(tmp_path)) == alias_settings.ModelChoice(str(tmp_path), False)
+    alias_settings.choose_model("org/name")
     assert capsys.readouterr().err.count("the bundled model stands in for 'org/name'") == 1
     monkeypatch.setenv("SGL_MODEL", "/models/x")
-    assert settings.choose_model("org/name") == settings.Choice("/models/x", True)
+    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice("/models/x", True)
     local.model = "/models/y"
-    assert settings.choose_model("org/name") == settings.Choice("/models/y", True)
-    settings.configure(local=False, url=None, model=None)
+    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice("/models/y", True)
+    alias_settings.configure(local=False, url=None, model=None)
     monkeypatch.delenv("SGL_MODEL")
-    assert settings.choose_model("org/name") == settings.Choice("org/name", False)
+    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice("org/name", False)
 
 
 # --- sglang.srt ----------------------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ class OpenEngine:
 
 
 def test_engines_are_shared_and_closed_by_their_last_holder(monkeypatch):
-    monkeypatch.setattr("sgl.lang.compat.engines._open", lambda model, options: OpenEngine(model, **options))
+    monkeypatch.setattr("sgl.lang.compat.shared_engines._open", lambda model, options: OpenEngine(model, **options))
     shared = SharedEngines()
     first, second = shared.take("m", {"dtype": "x"}), shared.take("m", {"dtype": "x"})
     other = shared.take("m", {})

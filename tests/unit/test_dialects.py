@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from sgl.runtime.dialects import (
     DIALECTS,
     MARKS,
-    Arguments,
-    Call,
-    CallBegun,
-    CallEnded,
-    Said,
-    Thought,
+    ArgumentsDelta,
+    DialectToolCall,
+    ToolCallStart,
+    ToolCallEnd,
+    ContentDelta,
+    ReasoningDelta,
     dialect_named,
     split_reasoning,
 )
-from sgl.runtime.dialects.json_text import value
-from sgl.runtime.dialects.reader import joined
-from sgl.runtime.dialects.tape import Tape
+from sgl.runtime.dialects.parsing.json_value_parser import value
+from sgl.runtime.dialects.output_reader import joined
+from sgl.runtime.dialects.parsing.incremental_text import IncrementalText
 
 NAMES = ["hermes", "llama", "mistral", "pythonic", "nano"]
 TOOLS = ["get", "get_more", "x"]
@@ -44,7 +44,7 @@ json_values = st.recursive(
 )
 keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True)
 calls = st.lists(
-    st.builds(Call, st.sampled_from(TOOLS), st.dictionaries(keys, json_values, max_size=3)), min_size=1, max_size=3
+    st.builds(DialectToolCall, st.sampled_from(TOOLS), st.dictionaries(keys, json_values, max_size=3)), min_size=1, max_size=3
 )
 said = st.from_regex(r"([a-zA-Z,.!]+ ?){0,4}", fullmatch=True).map(str.strip)
 messy = st.lists(st.one_of(st.sampled_from(PARTS), text, json_values.map(json.dumps)), max_size=12).map("".join)
@@ -86,16 +86,16 @@ def test_events_are_well_formed_and_nothing_is_lost(name, text, names):
     open_call, kept, arguments = None, "", ""
     for event in whole(text, name, names):
         match event:
-            case Said(more):
+            case ContentDelta(more):
                 assert more and open_call is None
                 kept += more
-            case CallBegun(index, _, called):
+            case ToolCallStart(index, _, called):
                 assert open_call is None and called and (not names or name in ("hermes", "mistral") or called in names)
                 open_call, arguments = index, ""
-            case Arguments(index, more):
+            case ArgumentsDelta(index, more):
                 assert index == open_call
                 arguments += more
-            case CallEnded(index, complete, _, written):
+            case ToolCallEnd(index, complete, _, written):
                 assert index == open_call
                 open_call = None
                 if complete:
@@ -116,8 +116,8 @@ def test_what_is_written_is_read(name, text, calls):
     found_text, found = dialect.parse(written, TOOLS)
     assert (found_text, [(c.name, c.arguments) for c in found]) == (text, [(c.name, c.arguments) for c in calls])
     events = split(written, range(len(written)), name)
-    begun = [event.name for event in events if isinstance(event, CallBegun)]
-    given = [json.loads("".join(e.text for e in events if isinstance(e, Arguments) and e.index == i)) for i in range(len(begun))]
+    begun = [event.name for event in events if isinstance(event, ToolCallStart)]
+    given = [json.loads("".join(e.text for e in events if isinstance(e, ArgumentsDelta) and e.index == i)) for i in range(len(begun))]
     assert list(zip(begun, given, strict=True)) == [(call.name, call.arguments) for call in calls]
 
 
@@ -126,13 +126,13 @@ def test_what_is_written_is_read(name, text, calls):
 @often
 def test_arguments_are_told_as_they_are_written_and_at_once(name, arguments):
     dumped = json.dumps(arguments)
-    before, _, behind = dialect_named(name).write("", [Call("get", arguments)]).partition(dumped)
+    before, _, behind = dialect_named(name).write("", [DialectToolCall("get", arguments)]).partition(dumped)
     one = reader(name)
     events = one.feed(before)
     for place, char in enumerate(dumped, 1):
         events += one.feed(char)
-        assert joined(events)[1:2] == [Arguments(0, dumped[:place])]
-    assert joined(events + one.feed(behind, last=True))[2:] == [CallEnded(0)]
+        assert joined(events)[1:2] == [ArgumentsDelta(0, dumped[:place])]
+    assert joined(events + one.feed(behind, last=True))[2:] == [ToolCallEnd(0)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,8 +171,8 @@ def test_the_time_is_linear(name, part):
 
 
 def divided(events):
-    thought = "".join(event.text for event in events if isinstance(event, Thought))
-    return thought, "".join(event.text for event in events if isinstance(event, Said)).strip()
+    thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+    return thought, "".join(event.text for event in events if isinstance(event, ContentDelta)).strip()
 
 
 @pytest.mark.parametrize("family", sorted(MARKS))
@@ -190,21 +190,21 @@ def test_thoughts_are_those_of_the_whole_text(family, before, thought, answer, e
 
 def test_a_template_may_have_begun_the_thought():
     opened, plain = MARKS["deepseek-r1"], MARKS["qwen3"]
-    assert whole("so\n</think>\n\nyes", "hermes", TOOLS, opened) == [Thought("so"), Said("yes")]
-    assert whole("<think>\nso</think>yes", "hermes", TOOLS, opened) == [Thought("so"), Said("yes")]
-    assert whole("never ends", "hermes", TOOLS, opened) == [Thought("never ends")]
-    assert whole("no marks", "hermes", TOOLS, plain) == [Said("no marks")]
-    assert whole("<think>\n\n</think>\n\nyes", "hermes", TOOLS, plain) == [Said("yes")]
+    assert whole("so\n</think>\n\nyes", "hermes", TOOLS, opened) == [ReasoningDelta("so"), ContentDelta("yes")]
+    assert whole("<think>\nso</think>yes", "hermes", TOOLS, opened) == [ReasoningDelta("so"), ContentDelta("yes")]
+    assert whole("never ends", "hermes", TOOLS, opened) == [ReasoningDelta("never ends")]
+    assert whole("no marks", "hermes", TOOLS, plain) == [ContentDelta("no marks")]
+    assert whole("<think>\n\n</think>\n\nyes", "hermes", TOOLS, plain) == [ContentDelta("yes")]
 
 
 def test_calls_in_thoughts_are_thoughts_and_those_behind_are_calls():
     call = '{"name": "get", "arguments": {}}'
     found = whole(f"<think><tool_call>{call}</tool_call></think>\nWell.\n<tool_call>{call}</tool_call>", "hermes", TOOLS, MARKS["qwen3"])
     assert found == [
-        Thought(f"<tool_call>{call}</tool_call>"), Said("Well."), CallBegun(0, "", "get"), Arguments(0, "{}"), CallEnded(0),
+        ReasoningDelta(f"<tool_call>{call}</tool_call>"), ContentDelta("Well."), ToolCallStart(0, "", "get"), ArgumentsDelta(0, "{}"), ToolCallEnd(0),
     ]  # fmt: skip
     listed = f"[THINK]hm[/THINK][{call}]"
-    assert CallBegun(0, "", "get") in whole(listed, "mistral", TOOLS, MARKS["mistral"])
+    assert ToolCallStart(0, "", "get") in whole(listed, "mistral", TOOLS, MARKS["mistral"])
 
 
 # --- calls as models write them ------------------------------------------------------------------------------
@@ -213,29 +213,29 @@ def test_calls_in_thoughts_are_thoughts_and_those_behind_are_calls():
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": "</tool_call>"}}', ("", [Call("get", {"a": "</tool_call>"})])),
-        ("hermes", '<tool_call>{"arguments": "{\\"a\\": 1}", "name": "get"}</tool_call> ok', ("ok", [Call("get", {"a": 1})])),
-        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": 1}</tool_call>', ("", [Call("get", {"a": 1})])),
-        ("hermes", '<tool_call>{"type": "function", "id": "i", "function": {"name": "new", "arguments": {}}}', ("", [Call("new", {}, "i")])),
+        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": "</tool_call>"}}', ("", [DialectToolCall("get", {"a": "</tool_call>"})])),
+        ("hermes", '<tool_call>{"arguments": "{\\"a\\": 1}", "name": "get"}</tool_call> ok', ("ok", [DialectToolCall("get", {"a": 1})])),
+        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": 1}</tool_call>', ("", [DialectToolCall("get", {"a": 1})])),
+        ("hermes", '<tool_call>{"type": "function", "id": "i", "function": {"name": "new", "arguments": {}}}', ("", [DialectToolCall("new", {}, "i")])),
         ("hermes", "<tool_call>oops</tool_call>", ("<tool_call>oops</tool_call>", [])),
-        ("hermes", 'a <tool_call> <tool_call>{"name": "x", "arguments": {}}', ("a <tool_call>", [Call("x", {})])),
+        ("hermes", 'a <tool_call> <tool_call>{"name": "x", "arguments": {}}', ("a <tool_call>", [DialectToolCall("x", {})])),
         ("hermes", '<tool_call>{"name": "get", "arguments": {"a": NaN}}', ('<tool_call>{"name": "get", "arguments": {"a": NaN}}', [])),
-        ("llama", '<|python_tag|>{"name": "get", "parameters": {}}', ("", [Call("get", {})])),
-        ("llama", 'So {"name": "get", "parameters": {"a": 1}}; {"name": "x", "parameters": {}} ok', ("So\nok", [Call("get", {"a": 1}), Call("x", {})])),
+        ("llama", '<|python_tag|>{"name": "get", "parameters": {}}', ("", [DialectToolCall("get", {})])),
+        ("llama", 'So {"name": "get", "parameters": {"a": 1}}; {"name": "x", "parameters": {}} ok', ("So\nok", [DialectToolCall("get", {"a": 1}), DialectToolCall("x", {})])),
         ("llama", 'The object {"name": "Bob", "parameters": {}} is JSON', ('The object {"name": "Bob", "parameters": {}} is JSON', [])),
         ("llama", '{"a": {"name": "get", "parameters": {}}}', ('{"a": {"name": "get", "parameters": {}}}', [])),
-        ("mistral", '[{"name": "get", "arguments": {}}]', ("", [Call("get", {})])),
+        ("mistral", '[{"name": "get", "arguments": {}}]', ("", [DialectToolCall("get", {})])),
         ("mistral", "[1] [THINK] [TOOL", ("[1] [THINK] [TOOL", [])),
-        ("mistral", 'Hi[TOOL_CALLS][{"name": "get", "arguments": {}, "id": "abc"}]', ("Hi", [Call("get", {}, "abc")])),
-        ("mistral", '[TOOL_CALLS]get[CALL_ID]q[ARGS]{"a": 1}[TOOL_CALLS]x[ARGS]{}', ("", [Call("get", {"a": 1}, "q"), Call("x", {})])),
-        ("nano", 'get\n{"a": 1}', ("", [Call("get", {"a": 1})])),
+        ("mistral", 'Hi[TOOL_CALLS][{"name": "get", "arguments": {}, "id": "abc"}]', ("Hi", [DialectToolCall("get", {}, "abc")])),
+        ("mistral", '[TOOL_CALLS]get[CALL_ID]q[ARGS]{"a": 1}[TOOL_CALLS]x[ARGS]{}', ("", [DialectToolCall("get", {"a": 1}, "q"), DialectToolCall("x", {})])),
+        ("nano", 'get\n{"a": 1}', ("", [DialectToolCall("get", {"a": 1})])),
         ("nano", "answer<|end|><|assistant|>get it", ("get it", [])),
         ("nano", "answer", ("", [])),
         ("nano", "answers are many", ("answers are many", [])),
-        ("pythonic", "[get(a='it\\'s', b=[True, (1, None)]), x( )] ok", ("ok", [Call("get", {"a": "it's", "b": [True, [1, None]]}), Call("x", {})])),
+        ("pythonic", "[get(a='it\\'s', b=[True, (1, None)]), x( )] ok", ("ok", [DialectToolCall("get", {"a": "it's", "b": [True, [1, None]]}), DialectToolCall("x", {})])),
         ("pythonic", "see [1] and [a(b)]", ("see [1] and [a(b)]", [])),
-        ("pythonic", "[get(a=1, b)] [get(a=1,)]", ("[get(a=1, b)]", [Call("get", {"a": 1})])),
-        ("pythonic", "[get(a=1), no()] [get(b)]", (", no()] [get(b)]", [Call("get", {"a": 1})])),
+        ("pythonic", "[get(a=1, b)] [get(a=1,)]", ("[get(a=1, b)]", [DialectToolCall("get", {"a": 1})])),
+        ("pythonic", "[get(a=1), no()] [get(b)]", (", no()] [get(b)]", [DialectToolCall("get", {"a": 1})])),
         ("pythonic", "[get(a=open('x'))]", ("[get(a=open('x'))]", [])),
     ],
 )  # fmt: skip
@@ -251,13 +251,13 @@ def test_numbers_that_python_cannot_hold_stay_text():
 def test_a_call_that_is_cut_says_so_and_keeps_its_text():
     events = split('So. <tool_call>{"name": "get", "arguments": {"a": "Ro', range(99), "hermes")
     assert events == [
-        Said("So."), CallBegun(0, "", "get"), Arguments(0, '{"a": "Ro'),
-        CallEnded(0, False, "", ' <tool_call>{"name": "get", "arguments": {"a": "Ro'),
+        ContentDelta("So."), ToolCallStart(0, "", "get"), ArgumentsDelta(0, '{"a": "Ro'),
+        ToolCallEnd(0, False, "", ' <tool_call>{"name": "get", "arguments": {"a": "Ro'),
     ]  # fmt: skip
 
 
 def test_marks_do_not_overlap():
-    """What `Tape.until` relies on: the mark that is found first is the one that begins first."""
+    """What `IncrementalText.until` relies on: the mark that is found first is the one that begins first."""
     for dialect in DIALECTS.values():
         own = {"functionary-v3.2": [], "minimax-m3": [MARKS["minimax-m3"]]}  # their marks are no words between < and >
         for thoughts in own.get(dialect.name, MARKS.values()):
@@ -272,7 +272,7 @@ def test_marks_do_not_overlap():
 
 
 def passes(text):
-    tape = Tape()
+    tape = IncrementalText()
     run = value(tape)
     tape.add(text, True)
     try:

@@ -20,18 +20,18 @@ from sgl.grammars import compile_json_schema, compile_structural
 from sgl.runtime.dialects import (
     DIALECTS,
     MARKS,
-    Arguments,
-    Call,
-    CallBegun,
-    CallEnded,
-    Said,
-    Thought,
+    ArgumentsDelta,
+    DialectToolCall,
+    ToolCallStart,
+    ToolCallEnd,
+    ContentDelta,
+    ReasoningDelta,
     Tool,
     dialect_for,
     dialect_named,
 )
-from sgl.runtime.dialects.reader import joined
-from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.dialects.output_reader import joined
+from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
 WEATHER = {
     "type": "object",
@@ -270,14 +270,14 @@ def told(name, text, rng=None, thinking=None):
 
 
 def calls_in(events):
-    begun = [event for event in events if isinstance(event, CallBegun)]
-    texts = ["".join(e.text for e in events if isinstance(e, Arguments) and e.index == one.index) for one in begun]
-    assert all(event.complete for event in events if isinstance(event, CallEnded))
+    begun = [event for event in events if isinstance(event, ToolCallStart)]
+    texts = ["".join(e.text for e in events if isinstance(e, ArgumentsDelta) and e.index == one.index) for one in begun]
+    assert all(event.complete for event in events if isinstance(event, ToolCallEnd))
     return [(one.name, json.loads(text)) for one, text in zip(begun, texts, strict=True)]
 
 
 def said_in(events):
-    return "".join(event.text for event in events if isinstance(event, Said)).strip()
+    return "".join(event.text for event in events if isinstance(event, ContentDelta)).strip()
 
 
 def grammar(name, choice, parallel=True):
@@ -310,9 +310,9 @@ def test_a_call_that_is_cut_has_no_arguments_but_those_that_were_written(name):
 
 def arguments_in(events):
     """Of each call that begins, its arguments; None where they are no whole JSON."""
-    found = {event.index: "" for event in events if isinstance(event, CallBegun)}
+    found = {event.index: "" for event in events if isinstance(event, ToolCallStart)}
     for event in events:
-        if isinstance(event, Arguments):
+        if isinstance(event, ArgumentsDelta):
             found[event.index] += event.text
     return [whole_json(text) for text in found.values()]
 
@@ -330,7 +330,7 @@ def test_thoughts_before_calls_stand_apart(name):
     between = "<|start|>assistant" if name == "harmony" else ""
     text = f"{marks.begin}Rome,\nthen.{marks.end}{between}{FORMATS[name].several}"
     events = told(name, text, random.Random(name), marks)
-    assert [event.text.strip() for event in events if isinstance(event, Thought)] == ["Rome,\nthen."]
+    assert [event.text.strip() for event in events if isinstance(event, ReasoningDelta)] == ["Rome,\nthen."]
     assert calls_in(events) == CALLS and said_in(events) == "I look."
 
 
@@ -348,20 +348,20 @@ def test_conversations_are_enforced(name):
     for text in broken:
         assert text != one
         for choice in ("auto", "required", "weather"):
-            said = choice == "auto" and name in UNMARKED and not any(isinstance(event, CallBegun) for event in told(name, text))
+            said = choice == "auto" and name in UNMARKED and not any(isinstance(event, ToolCallStart) for event in told(name, text))
             assert said or not accepts(grammar(name, choice), text), (choice, text)
 
 
 def without_days(name):
     """What the family writes of a call from which a required parameter is missing, and of one of the wrong type."""
-    return [dialect_named(name).write("", [Call("weather", arguments)]) for arguments in ({"city": "Rome"}, {"city": "Rome", "days": 1.5}, {"city": "Rome", "days": 1, "unit": "k"})]
+    return [dialect_named(name).write("", [DialectToolCall("weather", arguments)]) for arguments in ({"city": "Rome"}, {"city": "Rome", "days": 1.5}, {"city": "Rome", "days": 1, "unit": "k"})]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_missing_or_wrong_is_refused(name):
     for text in without_days(name):
         assert not accepts(grammar(name, "auto"), text) and not accepts(grammar(name, "required"), text)
-    two = dialect_named(name).write("", [Call("weather", ROME), Call("now", {})])
+    two = dialect_named(name).write("", [DialectToolCall("weather", ROME), DialectToolCall("now", {})])
     assert accepts(grammar(name, "required"), two) and not accepts(grammar(name, "required", False), two)
     assert not accepts(grammar(name, "weather"), two) and not accepts(grammar(name, "auto", False), two)
 
@@ -412,8 +412,8 @@ messy = st.lists(st.sampled_from([*PARTS, "weather", "Rome", "3", '"', "\n", "<"
 def test_any_text_is_read_alike_in_any_pieces_and_nothing_is_lost(name, text, seed):
     expected = told(name, text)
     assert told(name, text, random.Random(seed)) == expected
-    kept = "".join(e.text for e in expected if isinstance(e, Said | CallEnded))
-    if name != "harmony" and not any(e.complete for e in expected if isinstance(e, CallEnded)):
+    kept = "".join(e.text for e in expected if isinstance(e, ContentDelta | ToolCallEnd))
+    if name != "harmony" and not any(e.complete for e in expected if isinstance(e, ToolCallEnd)):
         assert "".join(kept.split()) == "".join(text.split())
 
 
@@ -454,10 +454,10 @@ def test_python_words_and_lines_of_their_own_are_those_of_qwen():
 def test_strings_are_told_while_they_come():
     one = dialect_named("glm47").reader([VALUES], False)
     events = one.feed('<tool_call>put<arg_key>text</arg_key><arg_value>so "far')
-    assert events[1:] == [Arguments(0, '{"text": "so \\"far')]
-    assert one.feed(" an</arg") == [Arguments(0, " an")]
-    assert one.feed("_value><arg_key>flag</arg_key><arg_value>tr") == [Arguments(0, '", "flag": ')] or True
-    assert one.feed("ue</arg_value></tool_call>", last=True)[-1] == CallEnded(0)
+    assert events[1:] == [ArgumentsDelta(0, '{"text": "so \\"far')]
+    assert one.feed(" an</arg") == [ArgumentsDelta(0, " an")]
+    assert one.feed("_value><arg_key>flag</arg_key><arg_value>tr") == [ArgumentsDelta(0, '", "flag": ')] or True
+    assert one.feed("ue</arg_value></tool_call>", last=True)[-1] == ToolCallEnd(0)
 
 
 def test_a_call_that_is_cut_keeps_its_text():
@@ -533,7 +533,7 @@ def test_other_templates_get_text():
         dialect = dialect_named(name).templated("{% for m in messages %}{{ m.content }}{% endfor %}")
         system, _, called, answered = dialect.messages(talk(ROME), TOOLS)
         assert "weather" in system["content"] and dialect.variables(TOOLS) == {} and answered["content"] == "no"
-        assert called["content"].endswith(dialect.write("", [Call("weather", ROME, "functions.weather:0")]))
+        assert called["content"].endswith(dialect.write("", [DialectToolCall("weather", ROME, "functions.weather:0")]))
 
 
 def test_answers_stand_behind_calls_in_gemmas_messages():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, dialect_named
+from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ToolCallEnd, dialect_named
 
 NAMES = ["get", "x"]
 DECODER = json.JSONDecoder()
@@ -73,11 +73,11 @@ def streamed(name, text):
     found, reader = {}, dialect_named(name).read(NAMES, None)
     for event in [event for char in text for event in reader.feed(char)] + reader.feed("", last=True):
         match event:
-            case CallBegun(index, _, called):
+            case ToolCallStart(index, _, called):
                 found[index] = [called, ""]
-            case Arguments(index, more):
+            case ArgumentsDelta(index, more):
                 found[index][1] += more
-            case CallEnded(index, complete):
+            case ToolCallEnd(index, complete):
                 assert complete, text
     return [(called, json.loads(given)) for called, given in found.values()]
 

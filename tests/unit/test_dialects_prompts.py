@@ -13,9 +13,9 @@ from sgl.grammars import compile_json_schema, compile_structural
 from sgl.runtime import nano
 from sgl.runtime.dialects import (
     MARKS,
-    Call,
-    CallEnded,
-    Step,
+    DialectToolCall,
+    ToolCallEnd,
+    DialectStep,
     Tool,
     dialect_for,
     dialect_named,
@@ -23,11 +23,11 @@ from sgl.runtime.dialects import (
     reasoning_of,
     tool_of,
 )
-from sgl.runtime.dialects.mistral import MARK, short_id
-from sgl.runtime.dialects.nano import TURN
+from sgl.runtime.dialects.families.mistral_dialect import MARK, short_id
+from sgl.runtime.dialects.families.nano_dialect import TURN
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.nano import prompts
-from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
 SCHEMA = {
     "type": "object",
@@ -39,7 +39,7 @@ TOOLS = [
     Tool("now", "The time", {"type": "object", "properties": {}}),
     Tool("pick", "One of two", {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}),
 ]
-CALL = Call("weather", {"city": "Rome"}, "call_abc")
+CALL = DialectToolCall("weather", {"city": "Rome"}, "call_abc")
 OPENAI_CALL = {"id": "call_abc", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
 TALK = [
     {"role": "system", "content": "Be brief."},
@@ -53,7 +53,7 @@ SINGLE = ["hermes", "llama", "pythonic"]
 # --- steps -----------------------------------------------------------------------------------------------------
 
 
-def texts(step: Step, seed: int) -> tuple[str, list[str]]:
+def texts(step: DialectStep, seed: int) -> tuple[str, list[str]]:
     """An answer as the steps allow it: all of its text, and the names that were chosen."""
     rng = random.Random(seed)
     text, chosen = "", []
@@ -83,7 +83,7 @@ def test_every_answer_is_read_as_the_steps_say(name, choice, parallel):
         text, _ = texts(step, seed)
         events = dialect.reader(TOOLS, reasoning=False).feed(text, last=True)
         _, found = dialect.parse(text, [tool.name for tool in TOOLS])
-        assert all(event.complete for event in events if isinstance(event, CallEnded)), text
+        assert all(event.complete for event in events if isinstance(event, ToolCallEnd)), text
         assert choice == "auto" or found, text
         assert len(found) <= 1 or (parallel and choice in ("auto", "required")), text
         assert choice in ("auto", "required") or [call.name for call in found] == [choice]
@@ -95,7 +95,7 @@ def test_every_answer_is_read_as_the_steps_say(name, choice, parallel):
 @pytest.mark.parametrize("name", SINGLE)
 def test_several_calls_may_be_written_only_where_they_may_be(name):
     dialect = dialect_named(name)
-    written = dialect.write("", [CALL, Call("now", {})])
+    written = dialect.write("", [CALL, DialectToolCall("now", {})])
     for parallel in (True, False):
         for choice in ("auto", "required"):
             _, source = dialect.plan(TOOLS, choice, parallel).constraint

@@ -7,15 +7,25 @@ import time
 import pytest
 
 from sgl.grammars import Vocabulary, compile_structural
-from sgl.runtime.dialects import MARKS, Call, Marks, Said, Step, Thought, Tool, dialect_for, dialect_named
-from sgl.runtime.dialects.rendered import probed
-from sgl.runtime.dialects.rendered.patterns import NotLiteral, pieces_of
-from sgl.runtime.dialects.typed import json_of
-from sgl.runtime.server.chat import reading
+from sgl.runtime.dialects import (
+    MARKS,
+    DialectToolCall,
+    ReasoningMarks,
+    ContentDelta,
+    DialectStep,
+    ReasoningDelta,
+    Tool,
+    dialect_for,
+    dialect_named,
+)
+from sgl.runtime.dialects.rendered import probe_template
+from sgl.runtime.dialects.rendered.literal_patterns import NotLiteralPattern, pieces_of
+from sgl.runtime.dialects.parsing.unquoted_values import json_of
+from sgl.runtime.server.protocols.chat import chat_readers
 
 BYTES = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
 TOOL = Tool("f", "", {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]})
-CALLS = [Call("f", {"a": "x <y>", "b": 3}), Call("f", {"a": "z"})]
+CALLS = [DialectToolCall("f", {"a": "x <y>", "b": 3}), DialectToolCall("f", {"a": "z"})]
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}CALL{% endfor %}<|end|>{% endfor %}"
 
 
@@ -88,7 +98,7 @@ def test_what_is_guessed_is_noted(source, name, guessed):
     dialect = dialect_for("some/model", source)
     assert dialect.name == name and bool(dialect.note) == guessed
     if name == "hunyuan-v3" and "split" not in (source or ""):
-        assert dialect.reasoning == Marks("<think:x>", "</think:x>") and "<arg_key:x>" in dialect.write("", CALLS)
+        assert dialect.reasoning == ReasoningMarks("<think:x>", "</think:x>") and "<arg_key:x>" in dialect.write("", CALLS)
 
 
 @pytest.mark.parametrize("source", [
@@ -96,21 +106,21 @@ def test_what_is_guessed_is_noted(source, name, guessed):
 ])  # fmt: skip
 def test_templates_that_fail_are_asked_no_longer_than_they_may(source):
     began = time.thread_time()
-    assert not probed(source).calls
+    assert not probe_template(source).calls
     assert time.thread_time() - began < 4  # two renderings of at most 0.8 seconds, and little else
 
 
 def test_a_template_is_asked_once():
     source = template("<a>{{ c.function.name }}</a>")
-    assert probed(source) is probed(source) and dialect_for("x", source) is dialect_for("x", source)
+    assert probe_template(source) is probe_template(source) and dialect_for("x", source) is dialect_for("x", source)
 
 
 @pytest.mark.parametrize(
     ("thought", "marks"),
     [
-        ("<think>\n{{ m.reasoning_content }}\n</think>\n\n", Marks("<think>", "</think>")),
-        ("<|mull|>{{ m.reasoning_content }}<|/mull|>", Marks("<|mull|>", "<|/mull|>")),
-        ("[MULL]{{ m.reasoning_content }}[/MULL]", Marks("[MULL]", "[/MULL]")),
+        ("<think>\n{{ m.reasoning_content }}\n</think>\n\n", ReasoningMarks("<think>", "</think>")),
+        ("<|mull|>{{ m.reasoning_content }}<|/mull|>", ReasoningMarks("<|mull|>", "<|/mull|>")),
+        ("[MULL]{{ m.reasoning_content }}[/MULL]", ReasoningMarks("[MULL]", "[/MULL]")),
         ("<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|>", MARKS["cohere"]),
     ],
 )
@@ -126,7 +136,7 @@ def test_marks_around_what_is_said_are_no_text():
     thought = "{% if m.reasoning_content %}<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|>{% endif %}"
     dialect = dialect_for("x", TURN.replace("{{ m.content }}", thought + said))
     events = dialect.reader([TOOL], True).feed("<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>", last=True)
-    assert events == [Thought("Hm."), Said("Yes.")]
+    assert events == [ReasoningDelta("Hm."), ContentDelta("Yes.")]
 
 
 # --- response_template -------------------------------------------------------------------------------------------
@@ -155,8 +165,8 @@ DECLARED = {
 def test_a_response_template_is_the_format(name):
     calls, written = DECLARED[name]
     dialect = declared(calls, thinking={"open": "<mull>", "close": "</mull>"})
-    assert (dialect.name, dialect.note, dialect.reasoning) == ("response_template", "", Marks("<mull>", "</mull>"))
-    assert dialect.write("", [Call("f", {"a": "x"})]) == written
+    assert (dialect.name, dialect.note, dialect.reasoning) == ("response_template", "", ReasoningMarks("<mull>", "</mull>"))
+    assert dialect.write("", [DialectToolCall("f", {"a": "x"})]) == written
     assert [(call.name, call.arguments) for call in dialect.parse(written, ["f"])[1]] == [("f", {"a": "x"})]
     assert accepts(dialect, written)
 
@@ -194,7 +204,7 @@ def test_what_is_not_understood_of_a_response_template_is_named(given, said):
 def test_patterns_are_taken_apart_and_not_matched():
     assert pieces_of(r"<a>\s*(?P<n>\w+)\n?</a>$") == ["<a>", "n", "</a>"] and pieces_of(r"(?:^|<b>\s*)") == ["<b>"]
     assert pieces_of(r"x(?P<n>(a+)+$).*?y") == ["x", "n", "", "", "y"]
-    with pytest.raises(NotLiteral, match="no regular expression"):
+    with pytest.raises(NotLiteralPattern, match="no regular expression"):
         pieces_of("(")
 
 
@@ -210,7 +220,7 @@ def test_a_model_may_think_before_it_may_call():
 
 @pytest.mark.parametrize("text", ["</think>Yes.", "\n</think>\n\nYes."])
 def test_a_thought_that_ends_before_it_began_is_none(text):
-    assert dialect_named("hermes").thinking(MARKS["qwen3"]).reader([TOOL], True).feed(text, last=True) == [Said("Yes.")]
+    assert dialect_named("hermes").thinking(MARKS["qwen3"]).reader([TOOL], True).feed(text, last=True) == [ContentDelta("Yes.")]
 
 
 def test_calls_on_either_channel_of_harmony_are_allowed_and_read():
@@ -218,20 +228,20 @@ def test_calls_on_either_channel_of_harmony_are_allowed_and_read():
     for channel in ("analysis", "commentary"):
         for link in (" code<|message|>", " <|constrain|>json<|message|>", "<|message|>"):
             text = f'<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>{channel} to=functions.f{link}{{"a": "x"}}<|call|>'
-            assert accepts(dialect, text) and dialect.parse(text, ["f"])[1] == [Call("f", {"a": "x"})]
+            assert accepts(dialect, text) and dialect.parse(text, ["f"])[1] == [DialectToolCall("f", {"a": "x"})]
             assert not accepts(dialect, text.replace('{"a": "x"}', "words"))
 
 
 def test_stops_end_what_is_said():
     """The steps of a request with stops: the model's own thought is a step without them."""
-    step = Step("", None, free=True)
-    first = reading._or_thought(MARKS["qwen3"], step)
+    step = DialectStep("", None, free=True)
+    first = chat_readers._or_thought(MARKS["qwen3"], step)
     assert first.stop == ("<think>",) and first.free and first.then("Yes.") is None
     thought = first.then("<think>")
     assert (thought.prefix, thought.stop, thought.free) == ("<think>", ("</think>",), False)
     said = thought.then("Hm.</think>")
     assert (said.prefix, said.stop, said.free) == ("</think>", (), True) and thought.then("Hm.") is None
-    channels = reading._or_thought(MARKS["gpt-oss"], step).then(MARKS["gpt-oss"].begin).then("Hm.<|end|>")
+    channels = chat_readers._or_thought(MARKS["gpt-oss"], step).then(MARKS["gpt-oss"].begin).then("Hm.<|end|>")
     assert channels.stop == (MARKS["gpt-oss"].begin,)  # there may be another thought
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sgl.runtime.dialects import Call, dialect_named
+from sgl.runtime.dialects import DialectToolCall, dialect_named
 
 DEFS = {"pick": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "a b": {"type": "string"}, "c": {"$anchor": "there", "type": "string"}}
 DEFS |= {"d": {"$id": "http://a.b/c", "type": "string"}}
@@ -28,7 +28,7 @@ DEFS |= {"whole": {"properties": {"p": {"type": "string"}}}}
 def test_a_string_comes_back_as_it_is(name, how):
     dialect, schema = dialect_named(name), {"type": "object", **STRINGS[how], "$defs": DEFS}
     for text in TEXTS:
-        _, [call] = dialect.parse(dialect.write("", [Call("f", {"p": text})]), {"f": schema})
+        _, [call] = dialect.parse(dialect.write("", [DialectToolCall("f", {"p": text})]), {"f": schema})
         assert call.arguments == {"p": text}
 
 
@@ -36,8 +36,8 @@ def test_a_string_comes_back_as_it_is(name, how):
 def test_other_values_come_back_as_what_they_are(name):
     dialect, schema = dialect_named(name), {"properties": {"p": {"not": {"type": "string"}}, "q": {"type": ["string", "number"], "not": {"type": "integer"}}}}
     for value in (12, True, None, [1], {"a": 1}, 1.5):
-        _, [call] = dialect.parse(dialect.write("", [Call("f", {"p": value})]), {"f": schema})
+        _, [call] = dialect.parse(dialect.write("", [DialectToolCall("f", {"p": value})]), {"f": schema})
         assert json.dumps(call.arguments) == json.dumps({"p": value})
     for value, read in (("12", "12"), ("1.5", 1.5), ("x", "x")):
-        _, [call] = dialect.parse(dialect.write("", [Call("f", {"q": value})]), {"f": schema})
+        _, [call] = dialect.parse(dialect.write("", [DialectToolCall("f", {"q": value})]), {"f": schema})
         assert call.arguments == {"q": read}

@@ -74,7 +74,7 @@ def test_manners_of_calling_are_shown(reference):
 
 
 def test_columns_and_sections_become_lists(reference):
-    options = reference.entry("sgl.runtime.loop.config.EngineConfig")
+    options = reference.entry("sgl.runtime.build.engine_config.EngineConfig")
     assert "\n- `page_size`: token slots of a KV page\n" in options and "whatever else is running" in options
     assert "\nRaises:\n\n- `InvalidGrammarError`: " in reference.entry("sgl.grammars.compile_regex")
     assert '```python\nengine = sgl.Engine("Qwen/Qwen3-0.6B")' in reference.entry("sgl.Engine")

@@ -14,10 +14,10 @@ import pytest
 from sgl.grammars import Vocabulary, compile_regex
 from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
-from sgl.runtime.layers import cpu
-from sgl.runtime.sequences.draft import Draft, Source
-from sgl.runtime.speculative import named, suffix
-from sgl.runtime.speculative.control import (
+from sgl.runtime.layers import cpu_kernels
+from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
+from sgl.runtime.speculative import list_drafter, suffix_drafter
+from sgl.runtime.speculative.draft_length_control import (
     ENOUGH,
     GAIN,
     LONG_PROBE,
@@ -25,15 +25,15 @@ from sgl.runtime.speculative.control import (
     PROBE,
     REMEMBERED,
     RUN,
-    Control,
+    DraftLengthControl,
 )
-from sgl.runtime.speculative.drafter import fitted, may_build
-from sgl.runtime.speculative.named import NamedDrafter, first_item
-from sgl.runtime.speculative.places import END, KEY, LONGEST, places, searched
-from sgl.runtime.speculative.states import UNREAD, StateDrafter
-from sgl.runtime.speculative.suffix import SuffixDrafter
-from sgl.runtime.speculative.trials import MOST, SETTLES, STRETCH, Trials
-from sgl.runtime.speculative.turns import Turns
+from sgl.runtime.speculative.drafter import fitted, may_build_states
+from sgl.runtime.speculative.list_drafter import ListDrafter, first_item
+from sgl.runtime.speculative.suffix_lookup import END, KEY, LONGEST, earlier_places, searched
+from sgl.runtime.speculative.automaton_drafter import UNREAD, AutomatonDrafter
+from sgl.runtime.speculative.suffix_drafter import SuffixDrafter
+from sgl.runtime.speculative.draft_trials import MOST, SETTLES, STRETCH, DraftTrials
+from sgl.runtime.speculative.run_ahead_turns import RunAheadTurns
 
 
 def sequence(tokens: list[int], namespace: str = "", tenant: str = "") -> Any:
@@ -61,7 +61,7 @@ def test_a_draft_follows_the_longest_match(seed: int) -> None:
     tokens = draw.choices(range(letters), k=draw.randrange(1, 30))
     most = draw.randrange(1, 9)
     found = drafter.propose(sequence(tokens), None, most)  # type: ignore[arg-type]
-    kept = [other[-suffix.LEAD :] for other in others]
+    kept = [other[-suffix_drafter.LEAD :] for other in others]
     whole = max([longest(tokens, tokens), *(longest(text, tokens) for text in kept)])
     if found is None or whole < KEY:  # of few letters more places match than are kept
         assert whole < KEY or letters == 2
@@ -72,24 +72,24 @@ def test_a_draft_follows_the_longest_match(seed: int) -> None:
         tail = tokens[-whole:]
         seen = [text[place : place + len(found.tokens)] for text in (tokens, *kept) for place in range(whole, len(text)) if text[place - whole : place] == tail]
         assert found.tokens in seen
-        assert found.source == Source("suffix", max(least for least in suffix.CLASSES if least <= whole))
+        assert found.source == DraftSource("suffix", max(least for least in suffix_drafter.CLASSES if least <= whole))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_kernels_find_the_places_that_the_plain_search_finds(seed: int) -> None:
-    assert cpu.kernels is not None
+    assert cpu_kernels.kernels is not None
     draw = random.Random(seed)
     letters = draw.choice([1, 2, 3, 9])
     text = np.array(draw.choices(range(letters), k=draw.choice([0, 1, 2, 3, 5, 40, 200])), np.int32)
     others = np.array(draw.choices(range(END, letters), k=draw.randrange(0, 120)), np.int32) if draw.random() < 0.8 else None
     for least in range(1, KEY + 2):
-        found, expected = ([(length, place, there is others) for length, place, there in each(text, others, least)] for each in (places, searched))
+        found, expected = ([(length, place, there is others) for length, place, there in each(text, others, least)] for each in (earlier_places, searched))
         assert found == expected
 
 
 def test_finished_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suffix, "TEXT", 100)
-    monkeypatch.setattr(suffix, "ALL_TEXTS", 250)
+    monkeypatch.setattr(suffix_drafter, "TEXT", 100)
+    monkeypatch.setattr(suffix_drafter, "ALL_TEXTS", 250)
     drafter = SuffixDrafter()
     for number in range(200):
         drafter.learn(sequence(list(range(40)), f"namespace {number % 7}"), SimpleNamespace(prompt_tokens=5))  # type: ignore[arg-type]
@@ -102,9 +102,9 @@ def test_finished_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_as_much_is_drafted_as_is_expected_to_pay(seed: int) -> None:
-    draw, control = random.Random(seed), Control()
+    draw, control = random.Random(seed), DraftLengthControl()
     time = {rows: 1.0 + draw.random() * rows for rows in range(1, 20)}
-    drafts = [(Source("told", index), draw.randrange(1, 4)) for index in range(draw.randrange(1, 4))]
+    drafts = [(DraftSource("told", index), draw.randrange(1, 4)) for index in range(draw.randrange(1, 4))]
     for source, _ in drafts:
         control.tried(source, 50, draw.randrange(50))
     rows = draw.randrange(len(drafts), 6)
@@ -122,7 +122,7 @@ def test_as_much_is_drafted_as_is_expected_to_pay(seed: int) -> None:
 
 
 def test_what_was_not_kept_is_tried_again_once_in_a_while() -> None:
-    control, source = Control(), Source("told")
+    control, source = DraftLengthControl(), DraftSource("told")
     for _ in range(MEASURED):
         for rows in range(1, 9):
             control.took(1, rows, float(rows))
@@ -134,7 +134,7 @@ def test_what_was_not_kept_is_tried_again_once_in_a_while() -> None:
     assert sum(control.worth(1) for _ in range(2 * PROBE)) == 2
 
 
-def _asked(control: Control, texts: int, kept: int, steps: int) -> int:
+def _asked(control: DraftLengthControl, texts: int, kept: int, steps: int) -> int:
     """How many of some steps ask for drafts, of which each keeps so many guesses, with a row for each text and four more."""
     count = 0
     for _ in range(steps):
@@ -150,7 +150,7 @@ def _asked(control: Control, texts: int, kept: int, steps: int) -> int:
 @pytest.mark.parametrize("texts", [1, 8])
 def test_drafts_are_asked_for_where_what_came_of_it_pays(texts: int) -> None:
     """A step with guesses takes 1.3 times one without: a guess kept for each text pays, none does not, and it is noticed when that changes."""
-    control = Control()
+    control = DraftLengthControl()
     for _ in range(MEASURED):
         control.took(texts, texts, 1.0)
     steps = 64 * PROBE
@@ -167,7 +167,7 @@ def test_where_drafts_do_not_pay_most_steps_need_not_be_asked_about(texts: int) 
     """And as many drafts are tried as without such rests."""
     tries = []
     for rests in (False, True):
-        control, asked, left = Control(), 0, 0
+        control, asked, left = DraftLengthControl(), 0, 0
         for _ in range(MEASURED):
             control.took(texts, texts, 1.0)
         for _ in range(64 * PROBE):
@@ -185,7 +185,7 @@ def test_where_drafts_do_not_pay_most_steps_need_not_be_asked_about(texts: int) 
 @pytest.mark.parametrize("texts, gain", [(1, 1.24), (8, 0.99), (64, 0.88), (64, 1.0)])
 def test_stretches_with_guesses_are_timed_beside_others_where_steps_run_ahead(texts: int, gain: float) -> None:
     """gain: times as many tokens a second with guesses. Hardly less comes of it than of the faster way alone, and it is noticed when that changes."""
-    trials, draw = Trials(), random.Random(texts)
+    trials, draw = DraftTrials(), random.Random(texts)
 
     def ran(gain: float, steps: int) -> float:
         """Tokens a second, where a plain step takes one; so much is kept as makes the gain at 1.5 times the time."""
@@ -206,7 +206,7 @@ def test_stretches_with_guesses_are_timed_beside_others_where_steps_run_ahead(te
 
 def test_turns_of_other_kinds_are_not_timed() -> None:
     """Prompts, and steps behind those of fewer texts, which a turn may end."""
-    trials = Trials()
+    trials = DraftTrials()
     for _ in range(4 * STRETCH):
         for texts in (0, 8, 64):
             trials.took(texts, texts, 1.0)
@@ -218,7 +218,7 @@ def test_turns_of_other_kinds_are_not_timed() -> None:
 
 def test_what_the_first_stretch_of_a_way_takes_is_not_counted() -> None:
     """Graphs are captured in it. Guesses that bring more tokens in as much time are found to be faster all the same."""
-    trials, seen = Trials(), 0
+    trials, seen = DraftTrials(), 0
     for step in range(40 * STRETCH):
         guesses = trials.guesses(1)
         seen += guesses
@@ -227,13 +227,13 @@ def test_what_the_first_stretch_of_a_way_takes_is_not_counted() -> None:
 
 
 def test_a_draft_goes_on_where_that_may_be_kept() -> None:
-    control, told = Control(), Source("told", 14)
+    control, told = DraftLengthControl(), DraftSource("told", 14)
     for _ in range(100):
         control.tried(told, 1, 1)
-    sure, unsure = [(told, False)], [(told, False), *[(Source("told", 1), True)] * 4]
+    sure, unsure = [(told, False)], [(told, False), *[(DraftSource("told", 1), True)] * 4]
     assert all(control.goes_on(sure) for _ in range(PROBE))
     assert sum(control.goes_on(unsure) for _ in range(2 * PROBE)) == 2
-    assert all(Control(by_outcome=False).goes_on(unsure) for _ in range(PROBE))
+    assert all(DraftLengthControl(by_outcome=False).goes_on(unsure) for _ in range(PROBE))
 
 
 def written(grammar: Any, text: bytes) -> Any:
@@ -245,7 +245,7 @@ def written(grammar: Any, text: bytes) -> Any:
 
 def test_what_followed_is_counted_as_a_walk_through_the_grammar_counts_it() -> None:
     draw, vocabulary = random.Random(5), Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
-    grammar, drafter = compile_regex("((ab|cd|a[x-z])*;)*", vocabulary), StateDrafter()
+    grammar, drafter = compile_regex("((ab|cd|a[x-z])*;)*", vocabulary), AutomatonDrafter()
     op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=grammar.matcher()))
     expected: dict[tuple[int, int], Counter[int]] = {}
     for _ in range(6):
@@ -266,7 +266,7 @@ def test_what_followed_is_counted_as_a_walk_through_the_grammar_counts_it() -> N
 
 def test_finished_texts_of_a_grammar_are_walked_when_a_draft_is_asked_for() -> None:
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
-    grammar, drafter = compile_regex("(ab|cd)*", vocabulary), StateDrafter()
+    grammar, drafter = compile_regex("(ab|cd)*", vocabulary), AutomatonDrafter()
     op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=grammar.matcher(), prompt_tokens=1))
     for text in (b"cd", b"cdab", b"cdcd"):
         drafter.learn(sequence(list(b"x" + text)), written(grammar, text))
@@ -285,35 +285,35 @@ def test_guesses_take_nothing_of_what_texts_need() -> None:
     grammar._automaton = Automaton(grammar._automaton.network, grammar.vocabulary, limit=320)
     matcher, core = grammar.matcher(), grammar.automaton.core
     decoding: Any = SimpleNamespace(matcher=matcher, jumps=False, output=[], limit=500)
-    while may_build(matcher):
-        assert fitted(Draft([97] * (core.size() + 1), Source("told")), decoding, 500) is not None
+    while may_build_states(matcher):
+        assert fitted(DraftTokens([97] * (core.size() + 1), DraftSource("told")), decoding, 500) is not None
     assert core.size() < 320 // GUESSED + 4
-    known = fitted(Draft([97] * 300, Source("told")), decoding, 500)
+    known = fitted(DraftTokens([97] * 300, DraftSource("told")), decoding, 500)
     assert known is None or len(known.tokens) <= core.size()
     before = core.size()
-    assert fitted(Draft([98] * 300, Source("told")), decoding, 500) is None or core.size() == before
+    assert fitted(DraftTokens([98] * 300, DraftSource("told")), decoding, 500) is None or core.size() == before
     for _ in range(300):
         assert matcher.accept(97)
 
 
 def test_agreement() -> None:
-    draft = Draft([5, 6, 7], Source("told"))
+    draft = DraftTokens([5, 6, 7], DraftSource("told"))
     assert [draft.agrees(chosen) for chosen in ([], [5], [6, 6], [5, 6, 7], [5, 6, 8], [5, 9, 7])] == [0, 1, 0, 3, 2, 1]
 
 
 def test_a_row_with_something_behind_it() -> None:
     row = IntRow([1, 2])
-    row.lay_behind([3, 4])
+    row.append_rows([3, 4])
     assert row.array.tolist() == [1, 2] and row.reaching(4).tolist() == [1, 2, 3, 4]
     row.append(9)
     assert row.array.tolist() == [1, 2, 9]
-    row.lay_behind(np.arange(100))
+    row.append_rows(np.arange(100))
     assert len(row) == 3 and row.reaching(103).tolist() == [1, 2, 9, *range(100)]
 
 
 def test_steps_wait_less_and_less_often_for_nothing() -> None:
     """Twice as many steps run ahead each time, until there is a guess again."""
-    turns, waited = Turns(), []
+    turns, waited = RunAheadTurns(), []
     for step in range(60):
         turns.planned(known=turns.waits or not step, hopes=True, drafted=False)
         waited += [step] if turns.waits else []
@@ -349,7 +349,7 @@ def test_the_kernels_find_the_list_that_the_plain_search_finds(seed: int) -> Non
     mask = np.zeros(draw.choice([2, 13]), np.int32)
     for token in draw.sample(range(32 * len(mask)), draw.choice([0, 1, 2, 9, 30, 32 * len(mask)])):
         mask.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
-    assert named.named_place(text, mask) == named.searched(text, mask)
+    assert list_drafter.find_listed_value(text, mask) == list_drafter.searched(text, mask)
 
 
 def _decoding(grammar: Any) -> Any:
@@ -360,30 +360,30 @@ def test_a_draft_goes_on_with_another_guess_where_the_grammar_refuses_it() -> No
     grammar = compile_regex("ab(cd|ef)gh", Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256]))
     asked: list[list[int]] = []
 
-    def onward(draft: Draft, matcher: Any) -> list[int]:
+    def onward(draft: DraftTokens, matcher: Any) -> list[int]:
         asked.append(list(draft.tokens))
         assert matcher.accepted == len(draft.tokens)
         return list(b"efx") if len(asked) == 1 else list(b"gq")
 
-    found = fitted(Draft(list(b"abx"), Source("told")), _decoding(grammar), 16, onward)
+    found = fitted(DraftTokens(list(b"abx"), DraftSource("told")), _decoding(grammar), 16, onward)
     assert found is not None and bytes(found.tokens) == b"abefg" and asked == [list(b"ab"), list(b"abef")]
-    told, other = Source("told"), Source("onward")
+    told, other = DraftSource("told"), DraftSource("onward")
     assert found.kinds() == [(told, False), (told, True), (other, False), (other, True), (other, False)]
     assert found.cut(3).kinds() == found.kinds()[:3]
-    assert fitted(Draft(list(b"x"), Source("told")), _decoding(grammar), 16, onward) is None and len(asked) == 2
+    assert fitted(DraftTokens(list(b"x"), DraftSource("told")), _decoding(grammar), 16, onward) is None and len(asked) == 2
 
 
 def test_fields_are_guessed_in_the_order_in_which_a_prompt_names_them() -> None:
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos_ids=[256])
     matcher = compile_regex("(name;)?(age;)?(kind;)?", vocabulary).matcher()
-    seq, drafter = sequence(list(b"no kind man -name; -age; -kind; ")), NamedDrafter()
+    seq, drafter = sequence(list(b"no kind man -name; -age; -kind; ")), ListDrafter()
     op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=matcher))
     found = [drafter.propose(seq, op, 4)]
     for token in b"name;":
         assert matcher.accept(token)
     found.append(drafter.propose(seq, op, 4))
     assert [bytes(draft.tokens) for draft in found if draft is not None] == [b"name", b"age;"]
-    assert found[0] is not None and found[0].source == Source("named")
+    assert found[0] is not None and found[0].source == DraftSource("named")
     assert drafter.propose(seq, SimpleNamespace(decoding=SimpleNamespace(matcher=None)), 4) is None  # type: ignore[arg-type]
 
 
@@ -394,7 +394,7 @@ def test_a_match_is_not_taken_where_the_grammar_refuses_what_follows() -> None:
     op: Any = SimpleNamespace(decoding=SimpleNamespace(matcher=matcher))
     text = sequence(list(b"1234abc 234x 1234"))
     found = SuffixDrafter().propose(text, op, 3)
-    assert found is not None and bytes(found.tokens) == b"abc" and found.source == Source("suffix", 4)
+    assert found is not None and bytes(found.tokens) == b"abc" and found.source == DraftSource("suffix", 4)
     op.decoding.matcher = compile_regex("x*", vocabulary).matcher()
     found = SuffixDrafter().propose(text, op, 1)
-    assert found is not None and bytes(found.tokens) == b"x" and found.source == Source("suffix", 3)
+    assert found is not None and bytes(found.tokens) == b"x" and found.source == DraftSource("suffix", 3)

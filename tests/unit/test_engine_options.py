@@ -12,8 +12,8 @@ import pytest
 
 import sgl
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.loop.config import EngineConfig
-from sgl.runtime.loop.options import EngineOptions
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.engine_options import EngineOptions
 
 FIELDS = dataclasses.fields(EngineConfig)
 
@@ -57,7 +57,7 @@ def test_an_option_of_other_engines_is_answered_with_ours(name):
 
 
 def test_what_is_answered_is_an_option_of_ours():
-    from sgl.runtime.loop.other_names import SAME, SENTENCES, VALUES
+    from sgl.runtime.build.option_aliases import SAME, SENTENCES, VALUES
 
     ours = {field.name for field in FIELDS}
     assert set(SAME.values()) <= ours | {"model"} and set(VALUES) <= ours

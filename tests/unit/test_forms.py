@@ -6,27 +6,27 @@ import pytest
 import torch
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.layers.linear import Linear
-from sgl.runtime.quantization import GroupedLinear, forms
-from sgl.runtime.quantization.forms import FORMS, in_form, rounded
-from sgl.runtime.quantization.seen import Hessian
+from sgl.runtime.layers.linear_layers import Linear
+from sgl.runtime.quantization import GroupedLinear, online_quantization
+from sgl.runtime.quantization.online_quantization import FORMS, requantized, rounded
+from sgl.runtime.quantization.calibration_statistics import InputHessian
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def seen(x: torch.Tensor) -> Hessian:
-    found = Hessian(x.shape[1], x.device)
+def seen(x: torch.Tensor) -> InputHessian:
+    found = InputHessian(x.shape[1], x.device)
     found.add(x)
     return found
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_without_a_kernel_is_multiplied_by_torch_on_the_cpu(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "in_few_bits", lambda codes, layer: "not here")
+    monkeypatch.setattr(online_quantization, "keep_quantized", lambda codes, layer: "not here")
     layer, x = Linear(normal(40, 128), normal(40, seed=1)), normal(200, 128, seed=2)
-    found, weight = in_form(form, layer, seen(x)), rounded(form, layer.weight, seen(x)).dense()
+    found, weight = requantized(form, layer, seen(x)), rounded(form, layer.weight, seen(x)).dense()
     assert isinstance(found, GroupedLinear) and found.weight.nbytes in (40 * 64, 40 * 128)
     torch.testing.assert_close(found(x), x @ weight.t() + layer.bias, rtol=1e-4, atol=1e-4)
     assert float((weight - layer.weight).norm() / layer.weight.norm()) < 0.15
@@ -35,8 +35,8 @@ def test_a_form_without_a_kernel_is_multiplied_by_torch_on_the_cpu(form: str, mo
 @pytest.mark.parametrize("form", FORMS)
 def test_what_no_kernel_of_another_device_takes_is_refused(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    monkeypatch.setattr(forms, "rounded", lambda form, weight, seen: rounded("int4", normal(8, 64)))
-    monkeypatch.setattr(forms, "refusal", lambda weight, dtype: given.append(dtype) or "no table for it")
+    monkeypatch.setattr(online_quantization, "rounded", lambda form, weight, seen: rounded("int4", normal(8, 64)))
+    monkeypatch.setattr(online_quantization, "packing_refusal", lambda weight, dtype: given.append(dtype) or "no table for it")
     with pytest.raises(ConfigError, match=rf"weights='{form}'\): no table for it; set dtype='bfloat16'"):
-        in_form(form, Linear(torch.empty(8, 64, device="meta")))
+        requantized(form, Linear(torch.empty(8, 64, device="meta")))
     assert given == [torch.float32]

@@ -10,7 +10,7 @@ import torch
 from gguf_writer import packed, random_blocks
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.quantization.grouped import E2M1, e4m3_values
+from sgl.runtime.quantization.quantized_weight import E2M1, e4m3_values
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, IQ4, REFUSED, decode
 
 KINDS = list(BLOCKS)

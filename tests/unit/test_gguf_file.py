@@ -15,7 +15,7 @@ import torch
 from gguf_writer import Packed, Value, gguf_bytes, packed, write_gguf
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.loading.gguf_file import MOST_NAME, MOST_STRING, read_gguf, read_parts
+from sgl.runtime.loading.gguf_files.gguf_file import MOST_NAME, MOST_STRING, read_gguf, read_parts
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama", "small": Value(0, 200), "signed": Value(1, -3), "u16": Value(2, 65535), "i16": Value(3, -5), "u32": 7,

@@ -16,8 +16,8 @@ from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.gguf_tokenizer import end_ids, gguf_tokenizer
-from sgl.runtime.text.gguf_words import WORDS, pre_tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_tokenizer import end_ids, gguf_tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_pre_tokenizers import WORDS, pre_tokenizer
 from sgl.runtime.text.tokenizer import Tokenizer
 
 BEGIN = "tokenizer.ggml."

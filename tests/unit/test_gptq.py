@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sgl.runtime.quantization import gptq as module
-from sgl.runtime.quantization.gptq import gptq
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.rounding import nearest, symmetric
+from sgl.runtime.quantization import gptq_rounding as module
+from sgl.runtime.quantization.gptq_rounding import gptq
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.weight_rounding import nearest, symmetric
 
 OPTIONS = [{}, {"whole_zeros": False}, {"ordered": True}, {"whole_zeros": False, "ordered": True}]
 
@@ -22,7 +22,7 @@ def correlated(inputs: int, tokens: int, seed: int = 0) -> Tensor:
     return x.T @ x
 
 
-def loss(weight: Tensor, found: Grouped, hessian: Tensor) -> float:
+def loss(weight: Tensor, found: QuantizedWeight, hessian: Tensor) -> float:
     error = weight - found.dense()
     return float(((error @ hessian) * error).sum())
 

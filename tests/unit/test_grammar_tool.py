@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sgl.cli import main
-from sgl.grammar_tool import Trial, converse
+from sgl.tools.grammar_tool import GrammarTrial, converse
 from sgl.grammars import Vocabulary, compile_regex
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said(arguments, message, capsys):
 def test_the_conversation(capsys):
     vocabulary = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
     lines = iter(["ab", "x", "", ":back 2", ":reset", ":quit"])
-    assert converse(Trial(compile_regex("ab(cd|e)f", vocabulary)), lambda prompt: next(lines)) == 0
+    assert converse(GrammarTrial(compile_regex("ab(cd|e)f", vocabulary)), lambda prompt: next(lines)) == 0
     out = capsys.readouterr().out
     assert "refused: 'x' after 'ab'" in out and "next characters: c | e" in out
     assert out.count("forced: 'ab'") == 3

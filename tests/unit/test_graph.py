@@ -12,7 +12,7 @@ from lang_rules import RuleBackend
 from random_programs import operations, program_of
 
 import sgl
-from sgl.lang.graph.drawing import Layout
+from sgl.lang.graph.render.graph_svg import GraphLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -117,7 +117,7 @@ def test_random_graphs_are_drawn_without_collisions(ops):
     backend = RuleBackend()
     graph = program_of(ops).compile(backend).graph()
     backend.worker.shutdown()
-    layout = Layout(graph)
+    layout = GraphLayout(graph)
     assert len({layout.corner(node) for node in graph.nodes}) == len(graph.nodes)
     for node in graph.nodes:
         for before in node.predecessors:

@@ -10,8 +10,8 @@ from random_programs import operations, program_of
 
 import sgl
 from sgl.lang.errors import ProgramError
-from sgl.lang.graph.compiled import compile_program
-from sgl.lang.graph.passes import AS_WRITTEN, PASSES
+from sgl.lang.graph.compiled_program import compile_program
+from sgl.lang.graph.plan_passes.pass_pipeline import AS_WRITTEN, PASSES
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")
 

@@ -8,15 +8,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sgl.runtime.quantization.grouped import E2M1, Grouped, Twofold, e4m3_values, stacked
+from sgl.runtime.quantization.quantized_weight import (
+    E2M1,
+    QuantizedWeight,
+    DoubleQuantized,
+    e4m3_values,
+    stacked,
+)
 
 
-def drawn(seed: int, outputs: int | None = None) -> Grouped:
+def drawn(seed: int, outputs: int | None = None) -> QuantizedWeight:
     """Every optional part is there or not; the last group is often shorter."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     outputs, inputs, group, levels = outputs or rng.randint(1, 9), rng.randint(1, 70), rng.choice([1, 3, 16, 32, 100]), rng.choice([16, 256])
     shape = (outputs, -(-inputs // group))
-    return Grouped(
+    return QuantizedWeight(
         torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
         group, levels,
@@ -28,7 +34,7 @@ def drawn(seed: int, outputs: int | None = None) -> Grouped:
     )  # fmt: skip
 
 
-def one_by_one(w: Grouped) -> torch.Tensor:
+def one_by_one(w: QuantizedWeight) -> torch.Tensor:
     out = torch.empty(w.shape)
     for o in range(w.shape[0]):
         for i in range(w.shape[1]):
@@ -58,8 +64,8 @@ def test_rows_and_stacks_keep_the_weight(seed: int) -> None:
 
 
 def test_numbers_of_two_factors_follow_their_rows() -> None:
-    scale = Twofold(torch.randint(-9, 9, (8, 5)).to(torch.int8), torch.randn(8, 3).half(), 2)
-    w = Grouped(torch.randint(0, 16, (8, 40), dtype=torch.uint8), scale.numbers(), 8, fine_scale=scale)
+    scale = DoubleQuantized(torch.randint(-9, 9, (8, 5)).to(torch.int8), torch.randn(8, 3).half(), 2)
+    w = QuantizedWeight(torch.randint(0, 16, (8, 40), dtype=torch.uint8), scale.numbers(), 8, fine_scale=scale)
     again = stacked([w.take(torch.tensor([3, 1])), w.take(slice(4, 8))])
     assert again is not None and again.fine_scale is not None and torch.equal(again.fine_scale.numbers(), again.scale)
     assert again.fine_offset is None and torch.equal(again.scale, scale.numbers()[[3, 1, 4, 5, 6, 7]])
@@ -68,18 +74,18 @@ def test_numbers_of_two_factors_follow_their_rows() -> None:
 
 
 def test_weights_of_two_forms_are_not_stacked() -> None:
-    forms = [Grouped(torch.zeros(2, 8, dtype=torch.uint8), torch.ones(2, 8 // group), group, zero=zero) for group, zero in ((4, 8.0), (4, 0.0), (8, 8.0))]
+    forms = [QuantizedWeight(torch.zeros(2, 8, dtype=torch.uint8), torch.ones(2, 8 // group), group, zero=zero) for group, zero in ((4, 8.0), (4, 0.0), (8, 8.0))]
     assert stacked(forms[:2]) is None and stacked(forms[::2]) is None and stacked([forms[0], forms[0]]) is not None
 
 
 def test_a_float8_weight_is_its_bytes_under_a_table() -> None:
     weight = torch.randn(5, 300).to(torch.float8_e4m3fn)
     scale = torch.rand(5, 3)
-    w = Grouped.float8(weight, scale, 128)
+    w = QuantizedWeight.float8(weight, scale, 128)
     assert stacked([w, w]) is not None and w.is_float8 and torch.equal(w.dense(), weight.float() * scale.repeat_interleave(128, 1)[:, :300])
     assert e4m3_values()[0x7E] == 448 and len(E2M1) == 16
 
 
 def test_numbers_of_another_shape_than_the_groups_are_refused() -> None:
     with pytest.raises(ValueError, match=r"scale has shape \[2, 3\], \[2, 2\] go with codes \[2, 8\] in groups of 4"):
-        Grouped(torch.zeros(2, 8, dtype=torch.uint8), torch.ones(2, 3), 4)
+        QuantizedWeight(torch.zeros(2, 8, dtype=torch.uint8), torch.ones(2, 3), 4)

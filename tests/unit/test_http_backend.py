@@ -17,10 +17,10 @@ from native_programs import expected, options, two_gens
 from native_server import NativeServer
 
 import sgl
-from sgl.lang.backends.native import client as http_client
-from sgl.lang.backends.native.answer import settled_length
-from sgl.lang.backends.native.client import HttpClient
-from sgl.lang.backends.native.endpoint import RuntimeEndpoint
+from sgl.lang.backends.native import json_http_client as http_client
+from sgl.lang.backends.native.native_response import settled_length
+from sgl.lang.backends.native.json_http_client import JsonHttpClient
+from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
 from sgl.lang.errors import (
     BadValueError,
     ProgramError,
@@ -303,7 +303,7 @@ def test_connections_are_used_again_and_given_up_when_idle(
 
 
 def test_which_certificates_are_trusted() -> None:
-    modes = [HttpClient(url, verify=verify)._trust.verify_mode for url, verify in TRUST]
+    modes = [JsonHttpClient(url, verify=verify)._trust.verify_mode for url, verify in TRUST]
     assert modes == [ssl.CERT_REQUIRED, ssl.CERT_NONE, ssl.CERT_REQUIRED, ssl.CERT_NONE]
 
 

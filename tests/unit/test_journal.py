@@ -20,7 +20,7 @@ from journal_programs import CITIES, LoggedBackend, digest, facts, play, random_
 
 import sgl
 from sgl.lang.backend import SelectRequest
-from sgl.lang.backends.scripted.backend import Delayed, Scripted
+from sgl.lang.backends.scripted.scripted_backend import Delayed, Scripted
 from sgl.lang.chat import ChatTemplate
 from sgl.lang.errors import (
     DeadlineExceeded,
@@ -32,8 +32,8 @@ from sgl.lang.errors import (
     TextOfNodeError,
 )
 from sgl.lang.journal import Journal, journalled, record, replay, resume
-from sgl.lang.journal.asked import once_content, select_content
-from sgl.lang.journal.node import rebuild
+from sgl.lang.journal.journal_request import once_content, select_content
+from sgl.lang.journal.journal_node import rebuild
 
 ITEMS = 3
 

@@ -6,7 +6,7 @@ import pytest
 
 import sgl
 from sgl.lang.errors import BadValueError, JournalError
-from sgl.lang.journal import Counts
+from sgl.lang.journal import JournalCounts
 
 
 @sgl.function
@@ -26,7 +26,7 @@ def test_a_journal_is_begun_and_then_resumed(tmp_path):
     path = tmp_path / "run.jsonl"
     first, begun = run(path, ["Rome", "Oslo"])
     more, resumed = run(path, ["Rome", "Oslo", "Bern"])
-    assert begun == Counts(served=0, computed=4) and resumed == Counts(served=4, computed=2)
+    assert begun == JournalCounts(served=0, computed=4) and resumed == JournalCounts(served=4, computed=2)
     assert more[:2] == first
     assert str(resumed) == "4 nodes from the journal, 2 computed"
 

@@ -16,7 +16,7 @@ from journal_programs import CITIES, LoggedBackend, facts, trip
 import sgl
 from sgl.lang.errors import JournalError, RecordedError, ReplayMismatch
 from sgl.lang.journal import Journal, journalled, record, replay, resume
-from sgl.lang.journal import file as journal_file
+from sgl.lang.journal import journal_file as journal_file
 
 
 @sgl.function
@@ -157,7 +157,7 @@ def test_journals_of_the_first_format_are_read_and_gone_on_with(path):
     ],
 )
 def test_entries_that_nobody_writes(path, whole, entry, why):
-    path.write_bytes(whole[0] + journal_file.sealed(entry))
+    path.write_bytes(whole[0] + journal_file.with_checksum(entry))
     with pytest.raises(JournalError, match=rf"run.jsonl:6 is damaged \(.*{why}"):
         Journal.open(path)
     with pytest.warns(UserWarning, match="1 damaged lines are skipped: 6"):
@@ -181,7 +181,7 @@ def test_lines_that_are_edited_and_sealed_again(path, whole):
                 changed = json.loads(json.dumps(line))
                 place = changed["chat_template"] if "/" in field else changed
                 place[field.partition("/")[2] or field] = value
-                path.write_bytes(b"".join(journal_file.sealed(changed if i == number else other) for i, other in enumerate(lines)))
+                path.write_bytes(b"".join(journal_file.with_checksum(changed if i == number else other) for i, other in enumerate(lines)))
                 try:
                     with replay(path) as backend:
                         short.run(backend=backend).text()

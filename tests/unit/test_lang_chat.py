@@ -13,7 +13,7 @@ from sgl.lang.chat import (
     register_chat_template,
     register_chat_template_matching_function,
 )
-from sgl.lang.chat.jinja import JinjaChatTemplate
+from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
 from sgl.lang.errors import ProgramError
 
 MATCHES = {

@@ -13,7 +13,7 @@ from alone import alone
 from lang_rules import RuleBackend
 
 import sgl
-from sgl.lang.concurrency.deadlines import Deadlines
+from sgl.lang.concurrency.timeout_alarms import TimeoutThread
 from sgl.lang.errors import (
     BadValueError,
     BudgetExceeded,
@@ -439,7 +439,7 @@ def test_nothing_can_be_appended_to_an_ended_state(backend):
 
 
 def test_deadlines_ring_in_order_and_their_thread_ends():
-    deadlines, rung = Deadlines(), []
+    deadlines, rung = TimeoutThread(), []
     done = threading.Event()
     deadlines.after(0.15, lambda: (rung.append(3), done.set()))
     deadlines.after(0.05, lambda: rung.append(1))

@@ -14,7 +14,7 @@ import pytest
 import sgl
 from sgl.lang.check import check_source
 from sgl.lang.errors import BadValueError
-from sgl.lang.interpreter.advice import UnreadDefinitionsWarning
+from sgl.lang.interpreter.program_warnings import UnreadDefinitionsWarning
 
 KINDS = {"billing": "invoices and\n  payments", "technical": "something does not work", "other": None}
 

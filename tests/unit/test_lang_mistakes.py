@@ -157,7 +157,7 @@ def test_python_prints_it_so(tmp_path, full):
 
 
 def test_an_error_of_sgl_itself_is_shown_whole(capsys, monkeypatch):
-    monkeypatch.setattr("sgl.lang.program.run.new_executor", len)
+    monkeypatch.setattr("sgl.lang.program.program_run.new_executor", len)
     ask = sgl.function(lambda s: None)
     try:
         ask.run(backend=sgl.Scripted([]))

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sgl
-from sgl.lang.backends.embedded.tail import WINDOW, Tail, common_prefix
-from sgl.lang.backends.held import Gate, gather
-from sgl.lang.concurrency.feed import Feed
+from sgl.lang.backends.embedded.untokenized_tail import WINDOW, UntokenizedTail, common_prefix
+from sgl.lang.backends.pending_calls import PendingCalls, gather_results
+from sgl.lang.concurrency.replay_feed import ReplayFeed
 from sgl.lang.errors import BadValueError
 from sgl.lang.sampling.options import DEFAULTS, derive_seed, make_options
 
@@ -123,7 +123,7 @@ def test_seeds_differ_by_path():
 
 
 def test_feeds_replay_for_late_and_early_readers():
-    feed: Feed[int] = Feed()
+    feed: ReplayFeed[int] = ReplayFeed()
     got: list[list[int]] = [[], []]
     readers = [threading.Thread(target=lambda out=out: out.extend(feed)) for out in got]
     readers[0].start()
@@ -137,7 +137,7 @@ def test_feeds_replay_for_late_and_early_readers():
 
 
 def test_feeds_raise_at_their_end_and_serve_event_loops():
-    feed: Feed[int] = Feed()
+    feed: ReplayFeed[int] = ReplayFeed()
 
     async def read():
         seen = []
@@ -154,7 +154,7 @@ def test_feeds_raise_at_their_end_and_serve_event_loops():
 
 
 def test_gates_keep_order_and_fail_what_they_hold():
-    gate, done, failed = Gate(), [], []
+    gate, done, failed = PendingCalls(), [], []
 
     def do(number):
         gate.run(lambda: done.append(number), lambda error: failed.append((number, str(error))))
@@ -175,12 +175,12 @@ def test_gates_keep_order_and_fail_what_they_hold():
 
 def test_gather():
     futures: list[Future[int]] = [Future() for _ in range(3)]
-    together = gather(futures)
+    together = gather_results(futures)
     for value, future in enumerate(futures):
         future.set_result(value)
-    assert together.result(1) == [0, 1, 2] and gather([]).result(1) == []
+    assert together.result(1) == [0, 1, 2] and gather_results([]).result(1) == []
     futures = [Future(), Future()]
-    together = gather(futures)
+    together = gather_results(futures)
     futures[0].set_exception(ValueError("x"))
     futures[1].set_result(1)
     with pytest.raises(ValueError, match="x"):
@@ -222,7 +222,7 @@ class Words:
 def test_short_tails_continue_as_long_ones(parts, more):
     tokenizer = Words()
     text = "".join(parts)
-    whole = Tail().extended(text, tokenizer)
+    whole = UntokenizedTail().extended(text, tokenizer)
     short = whole.shortened(tokenizer)
     assert len(whole.tokens) <= 2 * WINDOW or len(short.tokens) <= len(whole.tokens)
     cut = len(whole.tokens) - len(short.tokens)

@@ -15,10 +15,10 @@ from test_lang_hangs import ends
 
 import sgl
 from sgl.lang.backend import Generated
-from sgl.lang.concurrency.deadlines import Deadlines
-from sgl.lang.concurrency.feed import Feed
+from sgl.lang.concurrency.timeout_alarms import TimeoutThread
+from sgl.lang.concurrency.replay_feed import ReplayFeed
 from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
-from sgl.lang.places.place import Place
+from sgl.lang.places.source_place import SourcePlace
 
 
 class Instrument(RuleBackend):
@@ -130,7 +130,7 @@ def test_a_stream_that_cannot_be_aborted_still_lets_everybody_go():
 
 
 def test_an_alarm_that_raises_does_not_silence_the_others():
-    deadlines, rung = Deadlines(), threading.Event()
+    deadlines, rung = TimeoutThread(), threading.Event()
     deadlines.after(0.01, lambda: 1 / 0)
     deadlines.after(0.05, rung.set)
     assert rung.wait(5)
@@ -140,7 +140,7 @@ def test_an_alarm_that_raises_does_not_silence_the_others():
 
 
 def test_a_reader_that_fails_does_not_keep_the_others_asleep():
-    feed: Feed[int] = Feed()
+    feed: ReplayFeed[int] = ReplayFeed()
     woken = threading.Event()
     feed.when_closed(lambda: 1 / 0)
     feed.when_closed(woken.set)
@@ -391,9 +391,9 @@ def test_typed_values_of_samples_in_forks(backend):
 
 
 def test_chunks_that_come_late_are_not_read(backend):
-    from sgl.lang.interpreter.transcript import Pending
+    from sgl.lang.interpreter.transcript import PendingText
 
-    piece = Pending(sgl.gen("a"), None)
+    piece = PendingText(sgl.gen("a"), None)
     piece.chunk(Generated("one "))
     piece.fail(ProgramError("stopped"))
     piece.chunk(Generated("two "))
@@ -401,7 +401,7 @@ def test_chunks_that_come_late_are_not_read(backend):
 
 
 def test_errors_and_programs_travel_between_processes():
-    error = DeadlineExceeded("too late", Place("program.py", 3))
+    error = DeadlineExceeded("too late", SourcePlace("program.py", 3))
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) == "program.py:3: too late" and again.where == error.where
     assert pickle.loads(pickle.dumps(portable)) is portable

@@ -11,7 +11,7 @@ import sgl
 from sgl.lang.errors import BadValueError, ProgramError
 from sgl.lang.sampling.options import schema_text
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 HALF = "ab\ud800"
 

@@ -12,7 +12,7 @@ from lang_rules import RuleBackend
 import sgl
 from sgl.lang.errors import StateEndedError, TraceError
 from sgl.lang.nodes.ir import SglConstantText
-from sgl.lang.nodes.traced import SglArgument, SglVariable
+from sgl.lang.nodes.traced_nodes import SglArgument, SglVariable
 
 pytestmark = pytest.mark.filterwarnings("ignore::sgl.lang.chat.DefaultTemplateWarning")
 

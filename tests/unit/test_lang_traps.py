@@ -10,7 +10,7 @@ import pytest
 
 import sgl
 from sgl.lang.check import check_source
-from sgl.lang.compat.native import sampling_options
+from sgl.lang.compat.generate_on_engine import sampling_options
 from sgl.lang.errors import (
     ArgumentsError,
     BadValueError,
@@ -19,7 +19,7 @@ from sgl.lang.errors import (
     UnknownOptionError,
     UnknownVariableError,
 )
-from sgl.lang.nodes.dropped import DroppedWarning
+from sgl.lang.nodes.unused_expressions import DroppedWarning
 from sgl.lang.tools import ToolCall
 
 HELLO = sgl.Scripted({"a": "hello"})

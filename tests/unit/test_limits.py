@@ -27,10 +27,10 @@ from pydantic import BaseModel
 
 import sgl
 from sgl.lang.backend import Generated
-from sgl.lang.backends.apis.anthropic import Anthropic
-from sgl.lang.backends.legacy.backend import BaseBackend
-from sgl.lang.backends.native.endpoint import RuntimeEndpoint
-from sgl.lang.backends.openai.backend import OpenAI
+from sgl.lang.backends.apis.anthropic_backend import Anthropic
+from sgl.lang.backends.legacy.legacy_backend import BaseBackend
+from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
+from sgl.lang.backends.openai.openai_backend import OpenAI
 from sgl.lang.errors import ProgramError
 from sgl.runtime.errors import TruncatedError
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.errors import ConfigError, RuntimeFailure
-from sgl.runtime.step.locked_pool import Driver, LockedPool
+from sgl.runtime.memory.pinned_memory_pool import PinDriver, PinnedMemoryPool
 
 PAGE = 4096
 
@@ -20,9 +20,9 @@ class Asked:
 
     def __init__(self, spare: int = 0) -> None:
         self.locked: list[int] = []
-        self.unlocked: list[int] = []
+        self.unpinned_memory: list[int] = []
         self.now: dict[int, int] = {}
-        self.pool = LockedPool(Driver(self.lock, self.unlock), spare)
+        self.pool = PinnedMemoryPool(PinDriver(self.lock, self.unlock), spare)
 
     def lock(self, piece: Tensor) -> None:
         assert piece.data_ptr() % PAGE == 0 and piece.data_ptr() not in self.now
@@ -31,7 +31,7 @@ class Asked:
 
     def unlock(self, piece: Tensor) -> None:
         piece.fill_(1)  # the memory is still there
-        self.unlocked.append(self.now.pop(piece.data_ptr()))
+        self.unpinned_memory.append(self.now.pop(piece.data_ptr()))
 
 
 def test_a_piece_comes_back_when_its_last_view_is_gone_and_nothing_is_asked_of_the_driver():
@@ -45,7 +45,7 @@ def test_a_piece_comes_back_when_its_last_view_is_gone_and_nothing_is_asked_of_t
     assert other.data_ptr() != address
     view.fill_(3)
     del view
-    assert asked.locked == [10 * PAGE] * 2 and not asked.unlocked
+    assert asked.locked == [10 * PAGE] * 2 and not asked.unpinned_memory
     assert asked.pool.take(9 * PAGE).data_ptr() == address and len(asked.locked) == 2
 
 
@@ -66,9 +66,9 @@ def test_free_pieces_beyond_the_limit_are_unlocked_by_who_takes_the_next_oldest_
     held = [asked.pool.take(size * PAGE) for size in (4, 2, 5, 1)]
     while held:
         del held[0]
-    assert not asked.unlocked and asked.pool.bytes == 12 * PAGE
+    assert not asked.unpinned_memory and asked.pool.bytes == 12 * PAGE
     kept = asked.pool.take(100 * PAGE)  # the largest piece was 5 pages then
-    assert asked.unlocked == [4 * PAGE, 2 * PAGE, 5 * PAGE]
+    assert asked.unpinned_memory == [4 * PAGE, 2 * PAGE, 5 * PAGE]
     assert len(kept) == 100 * PAGE and asked.pool.bytes == 101 * PAGE
 
 
@@ -85,7 +85,7 @@ def test_all_is_unlocked_once_and_what_is_out_stays_readable(how):
     else:
         del asked.pool
         gc.collect()
-    assert sorted(asked.unlocked) == [PAGE, 2 * PAGE] and not asked.now
+    assert sorted(asked.unpinned_memory) == [PAGE, 2 * PAGE] and not asked.now
     assert int(out[7]) == 1
 
 
@@ -93,12 +93,12 @@ def test_a_refusal_of_the_driver_is_raised_and_nothing_is_kept():
     def refuse(piece: Tensor) -> None:
         raise ConfigError("adapter_memory: the driver cannot lock")
 
-    unlocked: list[Tensor] = []
-    pool = LockedPool(Driver(refuse, unlocked.append), 0)
+    unpinned_memory: list[Tensor] = []
+    pool = PinnedMemoryPool(PinDriver(refuse, unpinned_memory.append), 0)
     with pytest.raises(ConfigError, match="adapter_memory"):
         pool.take(PAGE)
     pool.close()
-    assert pool.bytes == 0 and not unlocked
+    assert pool.bytes == 0 and not unpinned_memory
 
 
 def test_threads_never_share_a_piece():
@@ -113,4 +113,4 @@ def test_threads_never_share_a_piece():
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(1, 5)))
-    assert len(asked.locked) <= 12 and not asked.unlocked
+    assert len(asked.locked) <= 12 and not asked.unpinned_memory

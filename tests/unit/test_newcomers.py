@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from sgl.runtime.cache import common_prefix
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.scheduling.estimate import LengthEstimate
-from sgl.runtime.scheduling.newcomers import WORTH_WAITING, Newcomers
-from sgl.runtime.sequences.ops import Generate, Prefill
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.scheduling.length_estimate import LengthEstimate
+from sgl.runtime.scheduling.batch_admission import WORTH_WAITING, BatchAdmission
+from sgl.runtime.sequences.sequence_ops import Generate, Prefill
 from sgl.runtime.sequences.sequence import SequenceState
-from sgl.runtime.sequences.terms import Terms
+from sgl.runtime.sequences.sequence_options import SequenceOptions
 
 
 def sequence(draw: random.Random, number: int, beginnings: list[np.ndarray]) -> SequenceState:
-    seq = SequenceState(number, Terms(priority=draw.choice([0, 0, 1]), namespace=draw.choice(["", "", "other"])))
+    seq = SequenceState(number, SequenceOptions(priority=draw.choice([0, 0, 1]), namespace=draw.choice(["", "", "other"])))
     seq.tokens.extend(draw.choice(beginnings)[: draw.randrange(1, 100)])
     seq.tokens.extend([draw.randrange(3) for _ in range(draw.randrange(40))])
     seq.prefilling = draw.random() < 0.8
@@ -43,12 +43,12 @@ def test_who_is_computed_by_another() -> None:
         scheduler: Any = SimpleNamespace(
             running=running, preemptions=0, refused=[], estimate=SimpleNamespace(remaining=lambda seq: 0), borders=SimpleNamespace(kept=False),
         )  # fmt: skip
-        newcomers = Newcomers(scheduler, {})
+        newcomers = BatchAdmission(scheduler, {})
         for number in range(30):
             if draw.random() < 0.3:  # one that gets its place
-                newcomer = sequence(draw, 100 + number, beginnings)
-                running.append(newcomer)
-                newcomers._note(newcomer, newcomer.namespace)
+                is_new_request = sequence(draw, 100 + number, beginnings)
+                running.append(is_new_request)
+                newcomers._note(is_new_request, is_new_request.namespace)
             elif running and draw.random() < 0.1:
                 running.pop(draw.randrange(len(running)))
                 scheduler.preemptions += 1
@@ -75,5 +75,5 @@ def test_a_text_without_a_limit_is_expected_as_long_as_such_texts_are() -> None:
         estimate.finished(600, 100_000, bounded=False)
     assert 590 < estimate.remaining(running(None, 100_000, 0)) <= 600 and estimate.share == 0.5
     for _ in range(100):
-        estimate.too_low()
+        estimate.raise_estimate()
     assert estimate.remaining(running(None, 1 << 20, 0)) == 1 << 17

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sgl.runtime.scheduling import pace as module
-from sgl.runtime.scheduling.pace import LEAST, WHOLE, Pace
+from sgl.runtime.scheduling import prefill_budget as module
+from sgl.runtime.scheduling.prefill_budget import LEAST, WHOLE, PrefillBudget
 
 
 class Clock:
@@ -23,7 +23,7 @@ def clock(monkeypatch):
     return clock
 
 
-def steps(pace: Pace, clock: Clock, tokens: int, seconds: float, count: int = 1) -> None:
+def steps(pace: PrefillBudget, clock: Clock, tokens: int, seconds: float, count: int = 1) -> None:
     for _ in range(count):
         pace.launched(tokens, clock.now)
         clock.now += seconds
@@ -31,7 +31,7 @@ def steps(pace: Pace, clock: Clock, tokens: int, seconds: float, count: int = 1)
 
 
 def test_nothing_is_cut_until_something_was_measured(clock):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     assert pace.budget(8192) == 8192
     steps(pace, clock, LEAST - 1, 60.0)
     assert pace.budget(8192) == 8192, "a small step says nothing"
@@ -39,14 +39,14 @@ def test_nothing_is_cut_until_something_was_measured(clock):
 
 @pytest.mark.parametrize(("cost", "budget"), [(25e-6, 1920), (5e-6, 8192), (1.0, LEAST), (50e-6, 896)])
 def test_the_budget_takes_as_long_as_was_asked_for(clock, cost, budget):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     steps(pace, clock, 1000, 1000 * cost)
     assert pace.budget(8192) == budget and budget % WHOLE == 0
     assert budget * cost <= 0.05 or budget == LEAST
 
 
 def test_a_step_that_compiled_does_no_harm(clock):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     steps(pace, clock, 1000, 5.0)
     assert pace.budget(8192) == LEAST
     steps(pace, clock, LEAST, LEAST * 25e-6)
@@ -57,14 +57,14 @@ def test_a_step_that_compiled_does_no_harm(clock):
 
 
 def test_it_follows_what_becomes_slower(clock):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     steps(pace, clock, 1000, 0.025, 20)
     steps(pace, clock, 1000, 0.050, 7)
     assert pace.budget(8192) == 896
 
 
 def test_a_step_ahead_counts_from_when_the_one_before_it_is_over(clock):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     pace.launched(1000, clock.now)
     clock.now += 0.001
     for _ in range(5):  # a step is launched, then that before it is over
@@ -75,7 +75,7 @@ def test_a_step_ahead_counts_from_when_the_one_before_it_is_over(clock):
 
 
 def test_steps_that_nobody_waits_for_count_with_the_next_one(clock):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     for _ in range(3):
         pace.launched(1000, clock.now)
         clock.now += 0.001  # the host alone
@@ -85,7 +85,7 @@ def test_steps_that_nobody_waits_for_count_with_the_next_one(clock):
 
 
 def test_idle_time_counts_for_nobody(clock):
-    pace = Pace(0.05)
+    pace = PrefillBudget(0.05)
     for _ in range(4):
         clock.now += 30.0
         steps(pace, clock, 1000, 0.025)
@@ -93,6 +93,6 @@ def test_idle_time_counts_for_nobody(clock):
 
 
 def test_without_a_limit_nothing_is_cut(clock):
-    pace = Pace(None)
+    pace = PrefillBudget(None)
     steps(pace, clock, 1000, 5.0)
     assert pace.budget(8192) == 8192

@@ -11,7 +11,7 @@ from readers_rig import NAME, Tensors, claimed, headers, read
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.readers import Readers
+from sgl.runtime.quantization.readers import WeightReaders
 
 SIZES = [(8, 32), (128, 128), (136, 200), (120, 264), (257, 129), (3, 300)]
 BLOCKS: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
@@ -71,13 +71,13 @@ def test_the_names_of_the_layouts() -> None:
 
 
 def test_what_is_plain_is_not_claimed() -> None:
-    assert Readers.of(BLOCKS, "config.json").claim("lm_head", {}) is None
+    assert WeightReaders.of(BLOCKS, "config.json").claim("lm_head", {}) is None
     assert claimed_or_none({"weight": torch.zeros(2, 2).bfloat16(), "bias": torch.zeros(2)}) is None
 
 
 def claimed_or_none(tensors: Tensors) -> object:
 
-    return Readers.of(BLOCKS, "config.json").claim(NAME, headers(tensors))
+    return WeightReaders.of(BLOCKS, "config.json").claim(NAME, headers(tensors))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: s
 @pytest.mark.parametrize("sizes", [[128], [0, 128], "128", [128, 10**9], [True, 1]])
 def test_sizes_that_cannot_be_are_refused_by_the_key(sizes: object) -> None:
     with pytest.raises(ConfigError, match="'weight_block_size' is"):
-        Readers.of({**BLOCKS, "weight_block_size": sizes}, "config.json")
+        WeightReaders.of({**BLOCKS, "weight_block_size": sizes}, "config.json")
 
 
 def test_fbgemm_and_what_is_left_out_of_a_checkpoint() -> None:
@@ -111,7 +111,7 @@ def test_fbgemm_and_what_is_left_out_of_a_checkpoint() -> None:
     tensors = {"weight": weight, "weight_scale": scale, "input_scale_ub": torch.tensor([1200.0])}
     assert torch.equal(read(config, tensors).dense(), weight.float() * scale)  # though the list names the module
     assert claimed(config, tensors).unused == ("input_scale_ub",)
-    assert Readers.of({"quant_method": "fp8", "activation_scheme": "static"}, "config.json").notes == (
+    assert WeightReaders.of({"quant_method": "fp8", "activation_scheme": "static"}, "config.json").notes == (
         "quant_method 'fp8' (activations static): activations are not rounded: the weights alone are read in few bits",
     )
 
@@ -119,7 +119,7 @@ def test_fbgemm_and_what_is_left_out_of_a_checkpoint() -> None:
 @pytest.mark.parametrize("key, value", [("fmt", "e5m2"), ("activation_scheme", "magic")])
 def test_what_is_not_read_is_refused_by_the_key(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"quantization key '{key}' is '{value}'"):
-        Readers.of({**BLOCKS, key: value}, "config.json")
+        WeightReaders.of({**BLOCKS, key: value}, "config.json")
 
 
 def test_blocks_of_compressed_tensors() -> None:
@@ -129,4 +129,4 @@ def test_blocks_of_compressed_tensors() -> None:
     assert torch.equal(read(config, {"weight": weight, "weight_scale": scale}).dense(), by_blocks(weight, scale, 64, 64))
     config["config_groups"]["a"]["weights"]["block_structure"] = [64]
     with pytest.raises(ConfigError, match=r"'config_groups.a.weights.block_structure' is"):
-        Readers.of(config, "config.json")
+        WeightReaders.of(config, "config.json")

@@ -11,7 +11,7 @@ from readers_rig import NAME, Tensors, claimed, headers, read
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.readers import Readers
+from sgl.runtime.quantization.readers import WeightReaders
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output that each nibble of a word belongs to
 
@@ -99,7 +99,7 @@ def test_layers_may_differ_from_the_configuration(seed: int) -> None:
 
 def test_older_tools_say_it_in_a_file_of_their_own() -> None:
     drawn = Drawn(0)
-    readers = Readers.of(None, "config.json", {"quantize_config.json": {**drawn.config, "quant_method": None}})
+    readers = WeightReaders.of(None, "config.json", {"quantize_config.json": {**drawn.config, "quant_method": None}})
     claim = readers.claim(NAME, headers(drawn.tensors))
     assert claim is not None and torch.equal(claim.read(drawn.tensors).dense(), drawn.dense)
 
@@ -147,14 +147,14 @@ def test_awq(seed: int, method: str) -> None:
 )  # fmt: skip
 def test_auto_round_of_floats_is_what_other_formats_are(keys: dict[str, Any], tensors: Tensors, form: str) -> None:
     config = {"quant_method": "auto-round", **keys}
-    assert claimed(config, tensors).format == form and len(Readers.of(config, "x").notes) == ("act_bits" in keys)
+    assert claimed(config, tensors).format == form and len(WeightReaders.of(config, "x").notes) == ("act_bits" in keys)
 
 
 def test_auto_round_in_the_packing_of_gptq() -> None:
     drawn = Drawn(5)
     config = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", **{key: drawn.config[key] for key in ("bits", "group_size", "sym", "checkpoint_format")}}
     assert torch.equal(read(config, drawn.tensors).dense(), drawn.dense)
-    assert Readers.of({**config, "act_bits": 8}, "config.json").notes == (
+    assert WeightReaders.of({**config, "act_bits": 8}, "config.json").notes == (
         "act_bits 8: activations are not rounded: the weights alone are read in few bits",
     )
 
@@ -223,4 +223,4 @@ def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: s
 )  # fmt: skip
 def test_what_a_configuration_asks_and_is_not_done_is_refused_by_the_key(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Readers.of(config, "config.json")
+        WeightReaders.of(config, "config.json")

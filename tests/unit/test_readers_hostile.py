@@ -13,8 +13,8 @@ from readers_rig import NAME, Tensors, headers, read_or_refused
 from torch import Tensor
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.quantization.readers import Readers, Sibling
-from sgl.runtime.quantization.readers.methods import METHODS, REFUSED
+from sgl.runtime.quantization.readers import WeightReaders, TensorHeader
+from sgl.runtime.quantization.readers.quantization_methods import METHODS, REFUSED
 
 PACKED = {"config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}
 GPTQ, AWQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}, {"quant_method": "awq", "bits": 4, "group_size": 32}
@@ -44,15 +44,15 @@ GOOD: list[tuple[dict[str, Any] | None, Tensors]] = [
 @pytest.mark.parametrize("at", range(len(GOOD)))
 def test_damaged_modules_are_read_or_refused(at: int) -> None:
     config, good = GOOD[at]
-    readers, rng = Readers.of(config, "config.json"), random.Random(at)
+    readers, rng = WeightReaders.of(config, "config.json"), random.Random(at)
     read_or_refused(rng, ((readers, good) for _ in range(300)))
 
 
 def test_headers_that_promise_more_than_there_is_take_no_memory() -> None:
     """A claim looks at numbers only: sizes of any magnitude cost nothing before the loader has found their bytes."""
     huge = 2**40
-    readers = Readers.of(GPTQ, "config.json")
-    claim = readers.claim(NAME, {"qweight": Sibling("I32", (huge // 8, 32)), "qzeros": Sibling("I32", (huge // 32, 4)), "scales": Sibling("F16", (huge // 32, 32))})
+    readers = WeightReaders.of(GPTQ, "config.json")
+    claim = readers.claim(NAME, {"qweight": TensorHeader("I32", (huge // 8, 32)), "qzeros": TensorHeader("I32", (huge // 32, 4)), "scales": TensorHeader("F16", (huge // 32, 32))})
     assert claim is not None and claim.shape == (32, huge)
 
 
@@ -72,7 +72,7 @@ def test_configurations_of_any_values_are_read_or_refused() -> None:
         config = {key: wild(rng) for key in rng.sample(KEYS, rng.randint(1, 5))}
         config["quant_method"] = rng.choice([*METHODS, wild(rng)])
         try:
-            readers = Readers.of(config, "config.json")
+            readers = WeightReaders.of(config, "config.json")
             readers.claim(NAME, headers(GOOD[1][1]))
         except ConfigError as error:
             assert len(str(error)) < 600
@@ -81,22 +81,22 @@ def test_configurations_of_any_values_are_read_or_refused() -> None:
 @pytest.mark.parametrize("method", REFUSED)
 def test_methods_that_are_not_read_are_refused_by_name(method: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"config.json: quantization key 'quant_method' is '{method}': checkpoints of this kind are not read; take the unquantised")):
-        Readers.of({"quant_method": method}, "config.json")
+        WeightReaders.of({"quant_method": method}, "config.json")
 
 
 @pytest.mark.parametrize("value", ["fp8", [1], 3])
 def test_a_quantisation_that_is_no_object_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="it must be an object"):
-        Readers.of(value, "config.json")
+        WeightReaders.of(value, "config.json")
 
 
 def test_where_modelopt_says_it() -> None:
     inner = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
     for readers in (
-        Readers.of({"quant_method": "modelopt", "quantization": inner}, "config.json"),
-        Readers.of(None, "config.json", {"hf_quant_config.json": {"producer": {}, "quantization": inner}}),
-        Readers.of(inner, "config.json"),
+        WeightReaders.of({"quant_method": "modelopt", "quantization": inner}, "config.json"),
+        WeightReaders.of(None, "config.json", {"hf_quant_config.json": {"producer": {}, "quantization": inner}}),
+        WeightReaders.of(inner, "config.json"),
     ):
         assert readers.notes == ("quant_algo 'FP8': activations are not rounded: the weights alone are read in few bits",)
     with pytest.raises(ConfigError, match="'quant_algo' is 'NVFP4_SVD': this algorithm is not read; take the unquantised"):
-        Readers.of({"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"}, "config.json")
+        WeightReaders.of({"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"}, "config.json")

@@ -12,7 +12,7 @@ from test_readers_gptq import stream
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.quantization.readers import Readers
+from sgl.runtime.quantization.readers import WeightReaders
 
 
 def affine(seed: int, bits: int) -> tuple[dict[str, Any], Tensors, Tensor]:
@@ -82,7 +82,7 @@ def test_what_cannot_be_is_refused_by_the_tensor(config: dict[str, Any], changed
 
 
 def test_damaged_modules_are_read_or_refused() -> None:
-    readers = Readers.of(CONFIG, "config.json")
+    readers = WeightReaders.of(CONFIG, "config.json")
     read_or_refused(random.Random(1), ((readers, TENSORS) for _ in range(200)))
 
 

@@ -11,8 +11,8 @@ from readers_rig import NAME, Tensors, claimed, headers, read, read_or_refused
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.readers import Readers
-from sgl.runtime.quantization.readers.methods import WEIGHTS_ONLY
+from sgl.runtime.quantization.readers import WeightReaders
+from sgl.runtime.quantization.readers.quantization_methods import WEIGHTS_ONLY
 
 CONFIG = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}
 
@@ -52,7 +52,7 @@ def test_inputs_that_are_multiplied_first(tensors: Tensors) -> None:
 
 
 def test_inputs_that_are_multiplied_beside_a_plain_weight_have_no_place() -> None:
-    assert Readers.of(CONFIG, "x").claim(NAME, headers({"weight": torch.zeros(4, 4), "pre_quant_scale": torch.ones(4)})) is None
+    assert WeightReaders.of(CONFIG, "x").claim(NAME, headers({"weight": torch.zeros(4, 4), "pre_quant_scale": torch.ones(4)})) is None
 
 
 TENSORS, _ = pairs(5)
@@ -76,21 +76,21 @@ def test_what_cannot_be_is_refused_by_the_tensor(changed: Tensors, message: str)
 
 
 def test_damaged_modules_are_read_or_refused() -> None:
-    readers = Readers.of(CONFIG, "config.json")
+    readers = WeightReaders.of(CONFIG, "config.json")
     good = {**TENSORS, "pre_quant_scale": torch.ones(TENSORS["weight"].shape[1])}
     read_or_refused(random.Random(1), ((readers, good) for _ in range(200)))
 
 
 @pytest.mark.parametrize("algorithm, told", [("fp8_pb_wo", False), ("W8A16", False), ("W4A16_AWQ", False), ("W4A8_AWQ", True), ("NVFP4_AWQ", True), ("W8A8_SQ_PER_CHANNEL", True)])
 def test_algorithms(algorithm: str, told: bool) -> None:
-    notes = Readers.of({"quant_method": "modelopt", "quant_algo": algorithm}, "config.json").notes
+    notes = WeightReaders.of({"quant_method": "modelopt", "quant_algo": algorithm}, "config.json").notes
     assert notes == ((f"quant_algo {algorithm!r}: {WEIGHTS_ONLY}",) if told else ())
 
 
 @pytest.mark.parametrize("algorithm", ["NVFP4_SVD", "nf4", 3, ["FP8"]])
 def test_others_are_refused_by_name(algorithm: Any) -> None:
     with pytest.raises(ConfigError, match=r"'quant_algo' is .*: this algorithm is not read"):
-        Readers.of({"quant_method": "modelopt", "quant_algo": algorithm}, "config.json")
+        WeightReaders.of({"quant_method": "modelopt", "quant_algo": algorithm}, "config.json")
 
 
 @pytest.mark.parametrize("kind", ["int4_awq", "int8_sq", "fp8_pc_pt"])

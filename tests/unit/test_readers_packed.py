@@ -11,7 +11,7 @@ from readers_rig import Tensors, claimed, read
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.readers import Readers
+from sgl.runtime.quantization.readers import WeightReaders
 
 
 def asked(bits: int, group: int | None, targets: list[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def test_where_two_schemes_fit_the_targets_decide(targets: list[str]) -> None:
 
 
 def test_a_pattern_that_never_ends_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.quantization.readers import schemes
+    from sgl.runtime.quantization.readers import compressed_tensors_schemes
 
-    monkeypatch.setattr(schemes, "SECONDS", 0.05)
+    monkeypatch.setattr(compressed_tensors_schemes, "SECONDS", 0.05)
     config = asked(2, 128)
     config["config_groups"]["group_1"] = asked(4, 64, ["re:(.*.*)*.*(.*.*)*x$"])["config_groups"]["group_0"]
     tensors = {"weight_packed": packed(torch.zeros(8, 256).int(), 4, True), "weight_scale": torch.rand(8, 4)}
@@ -170,14 +170,14 @@ def test_what_does_not_fit_is_refused_by_the_tensor(config: dict[str, Any] | Non
 )  # fmt: skip
 def test_what_a_configuration_asks_and_is_not_done_is_refused_by_the_key(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Readers.of(config, "config.json")
+        WeightReaders.of(config, "config.json")
 
 
 def test_rounding_of_activations_is_left_out_and_said() -> None:
     config = asked(8, None)
-    assert Readers.of(config, "config.json").notes == ()
+    assert WeightReaders.of(config, "config.json").notes == ()
     config["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8, "dynamic": True}
-    assert Readers.of(config, "config.json").notes == (
+    assert WeightReaders.of(config, "config.json").notes == (
         "config_groups.group_0: activations are not rounded: the weights alone are read in few bits",
     )
 

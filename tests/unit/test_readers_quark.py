@@ -12,8 +12,8 @@ from test_readers_gptq import awq_words
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.readers import Readers
-from sgl.runtime.quantization.readers.methods import WEIGHTS_ONLY
+from sgl.runtime.quantization.readers import WeightReaders
+from sgl.runtime.quantization.readers.quantization_methods import WEIGHTS_ONLY
 
 
 def asked(dtype: str, **more: Any) -> dict[str, Any]:
@@ -104,19 +104,19 @@ def test_what_cannot_be_is_refused_by_the_tensor(config: dict[str, Any], changed
 )
 def test_what_a_configuration_asks_and_is_not_done_is_refused_by_the_key(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Readers.of(config, "config.json")
+        WeightReaders.of(config, "config.json")
 
 
 def test_rounding_of_activations_is_left_out_and_said() -> None:
     config = asked("fp4", algo_config=[{"name": "gptq"}])
-    assert Readers.of(config, "x").notes == ()
+    assert WeightReaders.of(config, "x").notes == ()
     config["global_quant_config"]["input_tensors"] = {"dtype": "fp4"}
-    assert Readers.of(config, "x").notes == (f"quark: {WEIGHTS_ONLY}",)
+    assert WeightReaders.of(config, "x").notes == (f"quark: {WEIGHTS_ONLY}",)
 
 
 @pytest.mark.parametrize("layout", [groups, outputs])
 def test_damaged_modules_are_read_or_refused(layout: Any) -> None:
-    readers, (good, _) = Readers.of(asked("int4"), "config.json"), layout(4, "int4")
+    readers, (good, _) = WeightReaders.of(asked("int4"), "config.json"), layout(4, "int4")
     read_or_refused(random.Random(1), ((readers, good) for _ in range(200)))
 
 

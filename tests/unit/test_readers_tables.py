@@ -11,8 +11,8 @@ from readers_rig import NAME, Tensors, claimed, headers, read
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.readers import Readers
-from sgl.runtime.quantization.readers.kv import kv_scales
+from sgl.runtime.quantization.readers import WeightReaders
+from sgl.runtime.quantization.readers.kv_scale_reader import kv_scales
 
 STATE = "weight.quant_state.bitsandbytes__nf4"
 
@@ -59,7 +59,7 @@ def test_int8_of_bitsandbytes() -> None:
     tensors = {"weight": q, "SCB": scale, "weight_format": torch.tensor(0, dtype=torch.uint8)}
     assert torch.equal(read(None, tensors).dense(), q.float() * (scale / 127)[:, None])
     assert claimed(None, tensors).unused == ("weight_format",)
-    assert Readers.of({"quant_method": "bitsandbytes", "load_in_8bit": True}, "config.json").notes == (
+    assert WeightReaders.of({"quant_method": "bitsandbytes", "load_in_8bit": True}, "config.json").notes == (
         "load_in_8bit: activations are not rounded: the weights alone are read in few bits",
     )
 
@@ -169,6 +169,6 @@ def test_scales_of_keys_and_values(names: tuple[str, str]) -> None:
 
 
 def test_methods_that_only_the_headers_tell_and_wrong_tables() -> None:
-    assert Readers.of({"quant_method": "hqq"}, "config.json").notes == Readers.of(None, "config.json").notes == ()
+    assert WeightReaders.of({"quant_method": "hqq"}, "config.json").notes == WeightReaders.of(None, "config.json").notes == ()
     with pytest.raises(ConfigError, match="'bnb_4bit_quant_type' is 'int4': known ones: nf4, fp4"):
-        Readers.of({"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "int4"}, "config.json")
+        WeightReaders.of({"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "int4"}, "config.json")

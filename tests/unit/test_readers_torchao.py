@@ -12,11 +12,11 @@ from readers_rig import NAME, Tensors, claimed, read, read_or_refused
 from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError, ConfigError
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.readers import Readers
-from sgl.runtime.quantization.readers.methods import ROWS_TOO, WEIGHTS_ONLY
-from sgl.runtime.quantization.readers.swizzled import in_order
-from sgl.runtime.quantization.readers.torchao_int4 import untiled
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.readers import WeightReaders
+from sgl.runtime.quantization.readers.quantization_methods import ROWS_TOO, WEIGHTS_ONLY
+from sgl.runtime.quantization.readers.swizzled_scales import in_order
+from sgl.runtime.quantization.readers.torchao_int4_reader import untile
 
 CONFIG = {"quant_method": "torchao"}
 WEIGHT = f"{NAME}.weight"
@@ -60,7 +60,7 @@ def plain(seed: int) -> Sample:
     return said("Int4Tensor", block_size=[1, group], shape=[out, inputs], activation_dtype=dtype("bfloat16")), tensors, dense
 
 
-def in_words(seed: int) -> Sample:
+def packed_in_int32(seed: int) -> Sample:
     """Int4PlainInt32Tensor."""
     _, generator, out, inputs, group = sizes(seed)
     q = torch.randint(0, 16, (out, inputs), generator=generator)
@@ -121,10 +121,10 @@ def in_bytes(seed: int, bits: int | None = None) -> Sample:
     return said("IntxUnpackedToInt8Tensor", **keys), {"_weight_qdata": q.char(), "_weight_scale": scale, "_weight_zero_point": zero}, dense
 
 
-SAMPLES = {"plain": plain, "words": in_words, "tiles": in_tiles, "bytes": in_bytes}
+SAMPLES = {"plain": plain, "words": packed_in_int32, "tiles": in_tiles, "bytes": in_bytes}
 
 
-def weight(told: dict[str, Any], tensors: Tensors) -> Grouped:
+def weight(told: dict[str, Any], tensors: Tensors) -> QuantizedWeight:
     return read(CONFIG, tensors, told=told)
 
 
@@ -148,9 +148,9 @@ def test_bits_that_lie_in_bytes(bits: int) -> None:
 def test_tiles_of_a_card_both_ways(tiles: int) -> None:
     generator = torch.Generator().manual_seed(tiles)
     q = torch.randint(0, 16, (24, 256), generator=generator)
-    assert torch.equal(untiled(tiled(q, tiles)).long(), q)
+    assert torch.equal(untile(tiled(q, tiles)).long(), q)
     words = torch.randint(-(2**31), 2**31, (2, 3, 32, tiles // 2), generator=generator).int()
-    assert torch.equal(untiled(words).int(), by_lanes(words))
+    assert torch.equal(untile(words).int(), by_lanes(words))
 
 
 def test_zeros_and_offsets_that_are_none_cost_the_kernels_nothing() -> None:
@@ -235,7 +235,7 @@ def changed(sample: Sample, keys: dict[str, Any], **tensors: Tensor | None) -> t
     return {WEIGHT: json.dumps(told)}, found
 
 
-PLAIN, TILES, BYTES, WORDS = plain(2), in_tiles(2), in_bytes(2, 4), in_words(2)
+PLAIN, TILES, BYTES, WORDS = plain(2), in_tiles(2), in_bytes(2, 4), packed_in_int32(2)
 SHAPE = json.loads(PLAIN[0][WEIGHT])["_data"]["shape"]
 ANY = {"_weight_qdata": torch.zeros(4, 4).byte(), "_weight_scale": torch.ones(4, 1)}
 
@@ -283,7 +283,7 @@ def test_what_cannot_be_is_refused_by_the_tensor(module: tuple[dict[str, Any], T
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_damaged_modules_are_read_or_refused(kind: str) -> None:
     samples = [SAMPLES[kind](seed) for seed in range(4)]
-    readers = Readers.of(CONFIG, "config.json")
+    readers = WeightReaders.of(CONFIG, "config.json")
     read_or_refused(random.Random(kind), ((readers.told(told), good) for told, good, _ in samples * 50))
 
 
@@ -294,7 +294,7 @@ def types(name: str, **keys: Any) -> dict[str, Any]:
 def test_what_activations_are_rounded_to_is_told() -> None:
     symmetric = {"act_mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"}, "granularity": {"_type": "PerRow", "_data": {"dim": -1}}}
     rows = types("Int8DynamicActivationInt8WeightConfig", **symmetric)
-    assert Readers.of(rows, "x").notes == (f"quant_type: {ROWS_TOO}",)
+    assert WeightReaders.of(rows, "x").notes == (f"quant_type: {ROWS_TOO}",)
     tensors = {"_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(4, 1)}
     assert read(rows, tensors).rounds_rows and not read(CONFIG, tensors).rounds_rows
     for other in (
@@ -303,14 +303,14 @@ def test_what_activations_are_rounded_to_is_told() -> None:
         types("Int8DynamicActivationInt8WeightConfig", **symmetric | {"granularity": {"_type": "PerTensor"}}),
         types("FqnToConfig", fqn_to_config={"a": rows["quant_type"]["default"]}),
     ):
-        assert Readers.of(other, "x").notes == (f"quant_type: {WEIGHTS_ONLY}",) and not read(other, tensors).rounds_rows
-    assert Readers.of(types("Int4WeightOnlyConfig"), "x").notes == ()
+        assert WeightReaders.of(other, "x").notes == (f"quant_type: {WEIGHTS_ONLY}",) and not read(other, tensors).rounds_rows
+    assert WeightReaders.of(types("Int4WeightOnlyConfig"), "x").notes == ()
 
 
 def test_tiles_of_another_maker_are_refused() -> None:
     keys = {"int4_packing_format": {"_data": "TILE_PACKED_TO_4D"}, "int4_tile_packed_ntile": 16}
     with pytest.raises(ConfigError, match="'int4_tile_packed_ntile' is 16: such tiles are an AMD card's"):
-        Readers.of(types("Int4WeightOnlyConfig", **keys), "config.json")
+        WeightReaders.of(types("Int4WeightOnlyConfig", **keys), "config.json")
 
 
 def flattened(weight: Any) -> tuple[dict[str, Any], Tensors]:

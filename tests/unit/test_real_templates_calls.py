@@ -10,7 +10,7 @@ import pytest
 from registry_files import templates
 
 from sgl.runtime.dialects import dialect_for
-from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 real_templates, calls = map(importlib.import_module, ("real_templates", "real_templates_calls"))

@@ -16,9 +16,9 @@ from registry_files import MISTRAL_COMMON, WHISPER, unpacked
 from test_real_vocabularies import random_texts
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text import token_files
-from sgl.runtime.text.sentencepiece_file import SentencePieceFile
-from sgl.runtime.text.tiktoken_file import DIGITS_IN_THREES
+from sgl.runtime.text.tokenizer_files import tokenizer_files
+from sgl.runtime.text.tokenizer_files.sentencepiece_file import SentencePieceFile
+from sgl.runtime.text.tokenizer_files.tiktoken_file import DIGITS_IN_THREES
 from sgl.runtime.text.tokenizer import Tokenizer
 
 TEXTS = [*random_texts(11, 150), "", " ", "  a", "\n\n", "<s>[INST] hi [/INST]", "a<unk>"]
@@ -44,7 +44,7 @@ def by_tiktoken(values: dict[str, Any]) -> tiktoken.Encoding:
 
 def test_tekken_without_and_with_mistral_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers hands tekken.json to mistral-common where that is installed, so it is not asked at all."""
-    monkeypatch.setattr(token_files, "_ask_transformers", lambda *_: pytest.fail("transformers was asked"))
+    monkeypatch.setattr(tokenizer_files, "_ask_transformers", lambda *_: pytest.fail("transformers was asked"))
     file = published("tekken_240911.json")
     ours = Tokenizer.load(folder_with(tmp_path, file, "tekken.json"))
     theirs = by_tiktoken(json.loads(file.read_text(encoding="utf-8")))

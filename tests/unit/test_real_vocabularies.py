@@ -22,9 +22,9 @@ from registry_files import LLAMA_CPP, SMOLLM2, unpacked, vocabularies
 from tokenizers.pre_tokenizers import ByteLevel
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.loading.gguf_file import read_parts
-from sgl.runtime.text.gguf_tokenizer import gguf_tokenizer
-from sgl.runtime.text.gguf_words import REFUSED, WORDS, normalizer, pre_tokenizer
+from sgl.runtime.loading.gguf_files.gguf_file import read_parts
+from sgl.runtime.text.tokenizer_files.gguf_tokenizer import gguf_tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_pre_tokenizers import REFUSED, WORDS, normalizer, pre_tokenizer
 
 PARTED = "\n__ggml_vocab_test__\n"
 TESTED = ("command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")

@@ -23,10 +23,10 @@ from lang_rules import RuleBackend
 import sgl
 from sgl.lang.backend import Generated, GenRequest, Media, OnChunk, SelectRequest
 from sgl.lang.backends.remote.base import RemoteBackend, public_url, status_error
-from sgl.lang.backends.remote.loop import PerLoop, remote_loop
-from sgl.lang.backends.remote.prompt import Prompt
-from sgl.lang.backends.remote.retries import RetryPolicy, retry_after_of
-from sgl.lang.backends.remote.sse import event_data
+from sgl.lang.backends.remote.remote_event_loop import PerEventLoop, remote_loop
+from sgl.lang.backends.remote.remote_prompt import RemotePrompt
+from sgl.lang.backends.remote.retry_policy import RetryPolicy, retry_after_of
+from sgl.lang.backends.remote.sse_parser import event_data
 from sgl.lang.errors import (
     BadValueError,
     ProgramError,
@@ -37,7 +37,7 @@ from sgl.lang.errors import (
     RemoteTimeoutError,
     UnsupportedByBackendError,
 )
-from sgl.lang.media.urls import as_url
+from sgl.lang.media.media_urls import as_url
 from sgl.lang.sampling.choices import ChoicesDecision
 from sgl.lang.sampling.options import DEFAULTS, make_options
 
@@ -51,12 +51,12 @@ class CountingBackend(RemoteBackend):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.prompts: list[Prompt] = []
+        self.prompts: list[RemotePrompt] = []
         self.warmed: list[str] = []
         self.errors: list[BaseException] = []
         self.running = self.most_running = 0
 
-    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+    async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         self.prompts.append(prompt)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -65,7 +65,7 @@ class CountingBackend(RemoteBackend):
         finally:
             self.running -= 1
 
-    async def _answer(self, prompt: Prompt, emit: OnChunk | None) -> Generated:
+    async def _answer(self, prompt: RemotePrompt, emit: OnChunk | None) -> Generated:
         text = f"<{len(prompt.text.split())}>"
         if emit and "late-fault" not in prompt.text:
             emit(Generated(text[:1]))
@@ -76,10 +76,10 @@ class CountingBackend(RemoteBackend):
             emit(Generated(text[1:] if "late-fault" not in prompt.text else text))
         return Generated(text, {"prompt": prompt.text})
 
-    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         return ChoicesDecision(request.choices[len(prompt.text) % len(request.choices)])
 
-    async def warm(self, prompt: Prompt) -> None:
+    async def warm(self, prompt: RemotePrompt) -> None:
         self.warmed.append(prompt.text)
 
 
@@ -443,7 +443,7 @@ def test_events_of_bytes(size: int) -> None:
 
 
 def test_each_loop_has_its_own() -> None:
-    made = PerLoop(object)
+    made = PerEventLoop(object)
 
     async def get() -> object:
         return made.get()

@@ -16,7 +16,7 @@ from native_server import NativeServer
 
 import sgl
 from sgl.lang.backend import SelectRequest
-from sgl.lang.backends.native.endpoint import RuntimeEndpoint
+from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
 from sgl.lang.errors import (
     ProgramError,
     RemoteAbortedError,

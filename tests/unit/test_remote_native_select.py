@@ -12,8 +12,8 @@ from native_server import pieces_of, rows_of
 
 import sgl
 from sgl.lang.backend import SelectRequest
-from sgl.lang.backends.native import select as native_select
-from sgl.lang.backends.native.endpoint import RuntimeEndpoint
+from sgl.lang.backends.native import native_select as native_select
+from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
 from sgl.lang.errors import (
     UnsupportedByBackendError,
 )
@@ -46,7 +46,7 @@ def brute_force(prompt: str, choices: list[str]) -> list[list[list[Any]]]:
     return [part[start:] for part in rows]
 
 
-def scores_of(method: Any, rows: list[list[list[Any]]]) -> list[Any]:
+def head_scores_of(method: Any, rows: list[list[list[Any]]]) -> list[Any]:
     def mean(values: list[float]) -> float:
         return sum(values) / len(values) if values else -math.inf
 
@@ -69,7 +69,7 @@ def test_select_is_what_brute_force_says(
     stream.append(prompt)
     decision = stream.select(SelectRequest(choices, method)).result(10)
     rows = brute_force(prompt, choices)
-    scores = scores_of(method, rows)
+    scores = head_scores_of(method, rows)
     assert decision.decision == choices[max(range(len(choices)), key=scores.__getitem__)]
     meta = decision.meta_info or {}
     assert meta["input_token_logprobs"] == rows

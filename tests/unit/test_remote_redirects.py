@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.loading.remote.redirects import require_allowed
+from sgl.runtime.loading.remote.http_redirects import require_allowed
 
 NAMES = {"models.example": ["93.184.216.34"], "cdn.example": ["8.8.8.8", "2606:4700:4700::1111"], "inner.example": ["8.8.8.8", "10.0.0.7"]}
 

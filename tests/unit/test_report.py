@@ -18,11 +18,11 @@ import sgl
 from sgl.lang.backend import Generated, Media
 from sgl.lang.errors import BadValueError
 from sgl.lang.nodes.ir import SglImage
-from sgl.lang.report import Report, brief, report
-from sgl.lang.report.media import media_data
-from sgl.lang.report.page import data_text
-from sgl.lang.report.tokens import Vocabulary, align, token_data
-from sgl.lang.report.words import seen
+from sgl.lang.report import RunReport, brief, report
+from sgl.lang.report.report_media import media_data
+from sgl.lang.report.report_page import data_text
+from sgl.lang.report.report_tokens import PageVocabulary, align, token_data
+from sgl.lang.report.value_text import seen
 
 PIXEL = (
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f\x15\xc4\x89\x00\x00\x00\r"
@@ -57,7 +57,7 @@ class Page(HTMLParser):
             self.scripts[-1] += text
 
 
-def data_of(made: Report) -> dict:
+def data_of(made: RunReport) -> dict:
     """The data as a browser reads it back from the page."""
     return json.loads(Page(made.html).scripts[0])
 
@@ -370,7 +370,7 @@ def test_any_text_comes_back_and_adds_no_tag(literal, answer):
     made = state.report(title=literal)
     backend.worker.shutdown()
     page = Page(made.html)
-    assert page.tags == Page(Report({"title": "", "runs": []}).html).tags
+    assert page.tags == Page(RunReport({"title": "", "runs": []}).html).tags
     data = json.loads(page.scripts[0])
     assert data == made.data and data["runs"][0]["branches"][0]["pieces"][0]["text"] == literal
     assert made.html.encode("utf-8") and re.sub(r"[\w+=]", "", Page(made._repr_html_()).tags[0]) == ""
@@ -426,7 +426,7 @@ def test_log_probabilities_and_alternatives_are_written_once_each():
         def token_texts(self, ids):
             return [f"t{token}" for token in ids]
 
-    words, backend = Vocabulary(), Texts()
+    words, backend = PageVocabulary(), Texts()
     found = token_data(Generated("het8he", meta, [7, 8, 7]), backend, words)
     backend.worker.shutdown()
     assert found == {"tokens": [0, 1, 0], "logprobs": [-0.25, -1e6, None], "top": [[[0, -0.25], [2, -3.0]], [], []]}

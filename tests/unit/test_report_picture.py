@@ -13,8 +13,8 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.errors import BadValueError
-from sgl.lang.graph.labels import printable
-from sgl.lang.report.drawing import FILLS, HEAD, NAMES, ROW, WIDTH, Scale, _cut, _width
+from sgl.lang.graph.render.node_labels import printable
+from sgl.lang.report.run_svg import FILLS, HEAD, NAMES, ROW, WIDTH, TimeScale, _cut, _width
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -71,7 +71,7 @@ def test_bars_stand_where_the_report_says_they_ran(backend):
     state = plan.run("a day", backend=backend)
     run = state.report().data["runs"][0]
     pieces = [piece for branch in run["branches"] for piece in branch["pieces"] if "kind" in piece]
-    scale = Scale(run["end"], 0)
+    scale = TimeScale(run["end"], 0)
     for piece, (_, rect) in zip(pieces, bars_of(read(state.picture())), strict=True):
         assert float(rect.get("x")) == pytest.approx(scale.at(piece["ready"]), abs=0.06)
         right = float(rect.get("x")) + float(rect.get("width"))
@@ -206,7 +206,7 @@ def test_any_text_leaves_the_drawing_whole_and_inside_its_frame(literal, answer)
 
 @given(st.floats(1e-7, 1e7), st.integers(0, 300))
 def test_ticks_are_round_and_readable(end, room):
-    scale = Scale(end, room)
+    scale = TimeScale(end, room)
     ticks = scale.ticks()
     assert ticks[0] == 0 and ticks[-1] <= scale.end and len(ticks) <= 8
     places = [scale.at(tick) for tick in ticks]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sgl.runtime.quantization import rounding
-from sgl.runtime.quantization.grouped import Grouped
-from sgl.runtime.quantization.rounding import hqq, nearest, symmetric
+from sgl.runtime.quantization import weight_rounding
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.weight_rounding import hqq, nearest, symmetric
 
 EVERY = [nearest, symmetric, hqq]
 
@@ -17,13 +17,13 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def spread(part: Tensor, weight: Grouped) -> Tensor:
+def spread(part: Tensor, weight: QuantizedWeight) -> Tensor:
     return part.float().repeat_interleave(weight.group, 1)[:, : weight.shape[1]]
 
 
 @pytest.mark.parametrize("shape, group", [((3, 128), 64), ((5, 100), 32), ((2, 7), 64), ((4, 130), 128), ((1, 1), 16)])
 def test_each_number_is_within_half_a_step(shape: tuple[int, int], group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounding, "PART", 150)  # a row or two at a time
+    monkeypatch.setattr(weight_rounding, "PART", 150)  # a row or two at a time
     weight = normal(*shape) * torch.logspace(-2, 2, shape[0])[:, None]
     found = nearest(weight, group)
     step = spread(found.scale, found)

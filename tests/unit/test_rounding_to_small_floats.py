@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sgl.runtime.layers.float8 import FP8
-from sgl.runtime.quantization.grouped import E2M1, Grouped
-from sgl.runtime.quantization.int4 import Int4BlockedLinear, suits
-from sgl.runtime.quantization.small_floats import float8_blocks, mxfp4, nvfp4
+from sgl.runtime.layers.float8_reference import FP8
+from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight
+from sgl.runtime.quantization.cpu_int4_linear import Int4BlockedLinear, supports
+from sgl.runtime.quantization.fp4_fp8_rounding import float8_blocks, mxfp4, nvfp4
 
 SIZES = {code: abs(value) for code, value in enumerate(E2M1[:8])}
 
@@ -29,7 +29,7 @@ def nearest_code(value: float) -> int:
     return size + 8 if value < 0 else size
 
 
-def scales(weight: Grouped) -> Tensor:
+def scales(weight: QuantizedWeight) -> Tensor:
     """float32 [out, groups], all that multiplies a group."""
     return weight.scale.float() if weight.factor is None else weight.scale.float() * weight.factor[:, None]
 
@@ -88,6 +88,6 @@ def test_blocks_have_a_scale_each(out: int, inputs: int) -> None:
 @pytest.mark.parametrize("rounding, bits", [(mxfp4, 4.5), (nvfp4, 5.0)])
 def test_the_compiled_product_keeps_scales_as_halves(rounding, bits: float) -> None:
     weight = rounding(torch.randn(64, 512, generator=torch.Generator().manual_seed(0)) * 0.05)
-    assert suits(weight) is None
+    assert supports(weight) is None
     kept = Int4BlockedLinear(weight, None, torch.float32)
     assert 8 * kept.weight.nbytes / (64 * 512) == bits

@@ -11,7 +11,7 @@ from alone import alone
 
 import sgl
 from sgl.lang.backend import Generated
-from sgl.lang.backends.scripted.backend import Delayed, Scripted
+from sgl.lang.backends.scripted.scripted_backend import Delayed, Scripted
 from sgl.lang.errors import BadValueError, ProgramCancelled, ProgramError, ScriptError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sgl.runtime.quantization.seen import Hessian, Magnitudes
+from sgl.runtime.quantization.calibration_statistics import InputHessian, InputMagnitudes
 
 CPU = torch.device("cpu")
 
@@ -16,7 +16,7 @@ def rows(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
 
 
 def test_products_are_added_up() -> None:
-    seen = Hessian(24, CPU)
+    seen = InputHessian(24, CPU)
     for x in rows():
         seen.add(x)
     whole = torch.cat(rows()).double()
@@ -26,7 +26,7 @@ def test_products_are_added_up() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("percent", [0.01, 50, 99, 99.99, 100])
 def test_a_percentile_is_that_of_all_magnitudes(percent: float, dtype: torch.dtype) -> None:
-    seen = Magnitudes(24, CPU)
+    seen = InputMagnitudes(24, CPU)
     for x in rows(dtype):
         seen.add(x)
     exact = torch.cat(rows(dtype)).float().abs().flatten().sort().values
@@ -38,4 +38,4 @@ def test_a_percentile_is_that_of_all_magnitudes(percent: float, dtype: torch.dty
 
 
 def test_nothing_seen_is_nothing() -> None:
-    assert Magnitudes(4, CPU).percentile(100) == 0.0
+    assert InputMagnitudes(4, CPU).percentile(100) == 0.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.text.stop_patterns import SECONDS, WINDOW, StopPatterns, check_patterns
 
 BACKTRACKING = r"(a|aa)+$"

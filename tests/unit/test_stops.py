@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.stops import Finish, StopChecker
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.stop_checker import GenerationFinish, StopChecker
 from sgl.runtime.text.stop_strings import StopStrings
 from sgl.runtime.text.tokenizer import Tokenizer
 
@@ -98,7 +98,7 @@ def oracle(
     return None
 
 
-def feed(checker: StopChecker, ids: list[int]) -> Finish | None:
+def feed(checker: StopChecker, ids: list[int]) -> GenerationFinish | None:
     return next((finish for i in ids if (finish := checker.push(i))), None)
 
 
@@ -120,7 +120,7 @@ def test_finish_like_the_oracle(ids: list[int], params: SamplingParams) -> None:
     check_cut(finish, ids, params)
 
 
-def check_cut(finish: Finish, ids: list[int], params: SamplingParams) -> None:
+def check_cut(finish: GenerationFinish, ids: list[int], params: SamplingParams) -> None:
     """Kept tokens and remainder make up the text, and no further token would have fitted whole."""
     kept = ids[: finish.kept]
     if finish.remainder:
@@ -231,7 +231,7 @@ def test_the_last_permitted_token_is_not_trimmed() -> None:
     ids = TOKENIZER.encode("ab\n").tolist()
     checker = StopChecker(SamplingParams(max_tokens=len(ids), stop=("\n",)), TOKENIZER)
     finish = feed(checker, ids)
-    assert finish == Finish({"type": "length", "length": len(ids)}, "ab\n", len(ids))
+    assert finish == GenerationFinish({"type": "length", "length": len(ids)}, "ab\n", len(ids))
 
 
 def test_an_end_token_at_the_limit_leaves_no_token() -> None:
@@ -245,7 +245,7 @@ def test_an_end_token_at_the_limit_leaves_no_token() -> None:
 def test_every_declared_eos_ends() -> None:
     for token in (1, 3):
         finish = StopChecker(SamplingParams(), TOKENIZER, eos_ids=(1, 3)).push(token)
-        assert finish == Finish({"type": "stop", "matched": token}, "", 0)
+        assert finish == GenerationFinish({"type": "stop", "matched": token}, "", 0)
 
 
 def test_a_stop_that_begins_inside_a_token_of_a_split_character() -> None:
@@ -255,7 +255,7 @@ def test_a_stop_that_begins_inside_a_token_of_a_split_character() -> None:
     tokenizer: Tokenizer = tiny.byte_level()
     ids = [singles[b"a"], singles[b"\xc3"], singles[b"\xa9"], singles[b"S"]]
     finish = feed(StopChecker(SamplingParams(stop=("éS",)), tokenizer), ids)
-    assert finish == Finish({"type": "stop", "matched": "éS"}, "a", 1)
+    assert finish == GenerationFinish({"type": "stop", "matched": "éS"}, "a", 1)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from jinja2 import nodes
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from sgl.lang.chat.jinja import JinjaChatTemplate
+from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
 from sgl.lang.errors import ProgramError
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text import template_budget
-from sgl.runtime.text.chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
-from sgl.runtime.text.known_chats import CHAT_FORMATS
+from sgl.runtime.text.chat_templates import template_budget
+from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
+from sgl.runtime.text.chat_templates.family_chat_formats import CHAT_FORMATS
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 SECONDS, MEGABYTES = 2.0, 100

@@ -8,17 +8,22 @@ import pytest
 import tiny_tokenizers as tiny
 from tokenizers import Tokenizer as Backend
 
-from sgl.lang.chat.jinja import JinjaChatTemplate
+from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
 from sgl.lang.errors import ProgramError
 from sgl.runtime.dialects import dialect_named, tool_of
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.server.chat.prompt import conversation
-from sgl.runtime.server.chat.template_variables import switched, variables_of
-from sgl.runtime.server.chat.types import ChatRequest
-from sgl.runtime.server.errors import RequestError
-from sgl.runtime.text import template_traits
-from sgl.runtime.text.template_messages import with_contents, with_roles
-from sgl.runtime.text.template_traits import Calls, Fate, Traits, traits_of
+from sgl.runtime.server.protocols.chat.chat_prompt import conversation
+from sgl.runtime.server.protocols.chat.template_variables import switched, template_variables_of
+from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
+from sgl.runtime.server.http.http_errors import RequestError
+from sgl.runtime.text.chat_templates import template_traits
+from sgl.runtime.text.chat_templates.template_messages import with_contents, with_roles
+from sgl.runtime.text.chat_templates.template_traits import (
+    ToolCallSupport,
+    MessageFate,
+    TemplateTraits,
+    traits_of,
+)
 from sgl.runtime.text.tokenizer import Tokenizer
 
 TURN = "<{{ m.role }}>{{ m.content }}</s>"
@@ -38,7 +43,7 @@ DEVELOPER = {"role": "developer", "content": "In French."}
 PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
-def called(arguments: str, content: str = "{{ m.content or '' }}") -> Traits:
+def called(arguments: str, content: str = "{{ m.content or '' }}") -> TemplateTraits:
     return traits_of(TOOLS + CALLED.replace("ARGUMENTS", arguments).replace("CONTENT", content))
 
 
@@ -60,12 +65,12 @@ def test_a_template_takes_tools_where_it_shows_them(source, name):
 @pytest.mark.parametrize(
     ("traits", "form"),
     [
-        (called("{{ c.function.arguments | tojson }}"), Calls(False, False)),
-        (called("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}"), Calls(False, False)),
-        (called("{{ '' + c.function.arguments }}"), Calls(True, False)),
-        (called("{{ c.function.arguments }}"), Calls(True, False)),  # an object would be written as Python does
-        (called("{{ c.function.arguments | tojson }}", "{{ m.content.strip() }}"), Calls(False, True)),
-        (called("{{ '' + c.function.arguments }}", "{{ '' + m.content }}"), Calls(True, True)),
+        (called("{{ c.function.arguments | tojson }}"), ToolCallSupport(False, False)),
+        (called("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}"), ToolCallSupport(False, False)),
+        (called("{{ '' + c.function.arguments }}"), ToolCallSupport(True, False)),
+        (called("{{ c.function.arguments }}"), ToolCallSupport(True, False)),  # an object would be written as Python does
+        (called("{{ c.function.arguments | tojson }}", "{{ m.content.strip() }}"), ToolCallSupport(False, True)),
+        (called("{{ '' + c.function.arguments }}", "{{ '' + m.content }}"), ToolCallSupport(True, True)),
         (called(""), None), (called("{{ c.parameters.x }}"), None), (traits_of(PLAIN), None),
         (traits_of("{# tool_calls #}" + PLAIN), None),
         (called("{{ c.function.arguments | tojson }}", "{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}"), None),
@@ -77,11 +82,11 @@ def test_a_template_takes_calls_where_it_shows_them_and_their_answers(traits, fo
 
 def test_what_else_is_found_of_calls():
     every = called("{{ c.function.arguments | tojson }}")
-    assert (every.text_beside_calls, every.calls_beside_text, every.one_call, every.short_ids, every.responses) == (True, True, False, False, False)
+    assert (every.text_with_calls, every.calls_with_text, every.one_call, every.short_ids, every.responses) == (True, True, False, False, False)
     silent = called("{{ c.function.arguments | tojson }}", "{% if not m.tool_calls %}{{ m.content }}{% endif %}")
-    assert not silent.text_beside_calls and silent.calls_beside_text
+    assert not silent.text_with_calls and silent.calls_with_text
     said = traits_of(CALLED.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}").replace("m.tool_calls or []", "m.tool_calls or [] if not m.content").replace("CONTENT", "{{ m.content }}"))
-    assert said.text_beside_calls and not said.calls_beside_text
+    assert said.text_with_calls and not said.calls_with_text
     first = traits_of(CALLED.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}").replace("m.tool_calls or []", "(m.tool_calls or [])[:1]").replace("CONTENT", "{{ m.content }}"))
     assert first.one_call
     short = called("{{ c.function.arguments | tojson }}{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}")
@@ -91,11 +96,11 @@ def test_what_else_is_found_of_calls():
 @pytest.mark.parametrize(
     ("source", "role", "first", "parts", "fate"),
     [
-        (PLAIN, "developer", True, False, Fate.SHOWN), (PLAIN, "user", True, True, Fate.LEFT_OUT), (KNOWN, "developer", True, False, Fate.LEFT_OUT),
-        (KNOWN, "tool", False, False, Fate.LEFT_OUT), (FIRST, "system", True, False, Fate.SHOWN), (FIRST, "system", False, False, Fate.LEFT_OUT),
-        (STRICT, "system", True, False, Fate.REFUSED), (LOOP, "user", True, False, Fate.LEFT_OUT), (LOOP, "system", True, True, Fate.SHOWN),
-        (LOOP, "assistant", False, True, Fate.SHOWN), (BOTH, "user", False, False, Fate.SHOWN), (BOTH, "user", False, True, Fate.SHOWN),
-        (HEAD, "user", True, False, Fate.SHOWN), (HEAD, "user", True, True, Fate.LEFT_OUT), ("{% for m in messages %}{{ '' + m.content }}{% endfor %}", "user", True, True, Fate.REFUSED),
+        (PLAIN, "developer", True, False, MessageFate.SHOWN), (PLAIN, "user", True, True, MessageFate.LEFT_OUT), (KNOWN, "developer", True, False, MessageFate.LEFT_OUT),
+        (KNOWN, "tool", False, False, MessageFate.LEFT_OUT), (FIRST, "system", True, False, MessageFate.SHOWN), (FIRST, "system", False, False, MessageFate.LEFT_OUT),
+        (STRICT, "system", True, False, MessageFate.REFUSED), (LOOP, "user", True, False, MessageFate.LEFT_OUT), (LOOP, "system", True, True, MessageFate.SHOWN),
+        (LOOP, "assistant", False, True, MessageFate.SHOWN), (BOTH, "user", False, False, MessageFate.SHOWN), (BOTH, "user", False, True, MessageFate.SHOWN),
+        (HEAD, "user", True, False, MessageFate.SHOWN), (HEAD, "user", True, True, MessageFate.LEFT_OUT), ("{% for m in messages %}{{ '' + m.content }}{% endfor %}", "user", True, True, MessageFate.REFUSED),
     ],
 )  # fmt: skip
 def test_what_comes_of_a_message(source, role, first, parts, fate):
@@ -104,13 +109,13 @@ def test_what_comes_of_a_message(source, role, first, parts, fate):
 
 def test_a_template_that_takes_too_long_is_asked_no_more(monkeypatch):
     monkeypatch.setattr(template_traits, "SECONDS", 0)
-    traits = Traits(TOOLS + CALLED)
+    traits = TemplateTraits(TOOLS + CALLED)
     monkeypatch.setattr(traits._chat, "render", lambda *_, **__: pytest.fail("it is rendered"))
-    assert (traits.tools, traits.calls, traits.fate("system", True)) == ("", None, Fate.REFUSED)
+    assert (traits.tools, traits.calls, traits.fate("system", True)) == ("", None, MessageFate.REFUSED)
 
 
 def test_notes_are_written_once(caplog):
-    traits = Traits(PLAIN)
+    traits = TemplateTraits(PLAIN)
     for what in ("shows no x", "shows no y", "shows no x"):
         traits.say(what)
     assert [record.getMessage() for record in caplog.records] == [f"the model's chat template shows no {one}" for one in "xy"]
@@ -120,7 +125,7 @@ def test_notes_are_written_once(caplog):
 
 
 def shown(source: str, *messages: dict) -> list:
-    traits = Traits(source)  # whose notes are not written yet
+    traits = TemplateTraits(source)  # whose notes are not written yet
     return [(one["role"], one["content"]) for one in with_contents(with_roles(messages, traits), traits)]
 
 
@@ -173,7 +178,7 @@ def test_text_stands_before_calls_where_the_template_shows_one_of_the_two():
 
 
 def test_where_the_dialect_stands_in_the_log_says_so(caplog):
-    dialect, tools = dialect_named("hermes").templated(Traits(STRICT)), [tool_of(WEATHER)]
+    dialect, tools = dialect_named("hermes").templated(TemplateTraits(STRICT)), [tool_of(WEATHER)]
     turns = dialect.messages([USER, ASKED, ANSWERS[0]], tools)
     assert [one["role"] for one in turns] == ["user", "assistant", "user"] and "weather" in turns[0]["content"] and "<tool_call>" in turns[1]["content"]
     assert "shows no tools: they are described, in the format hermes" in caplog.text
@@ -218,7 +223,7 @@ def test_a_message_whose_end_is_left_out_does_not_go_on():
 
 
 def variables(source: str, **body) -> dict:
-    return variables_of(tokenizer(source), ChatRequest.model_validate({"model": "m", "messages": [USER], **body}))
+    return template_variables_of(tokenizer(source), ChatRequest.model_validate({"model": "m", "messages": [USER], **body}))
 
 
 def test_switches_of_thoughts_that_the_template_does_not_read_change_nothing(caplog):

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from sgl.lang.compat.local import hugging_face_tokenizer
+from sgl.lang.compat.local_backend import hugging_face_tokenizer
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.sentencepiece_file import SentencePieceFile
+from sgl.runtime.text.tokenizer_files.sentencepiece_file import SentencePieceFile
 from sgl.runtime.text.tokenizer import Tokenizer
 
 KINDS = {kind.name: kind for kind in kinds.KINDS}

@@ -12,8 +12,8 @@ import tiny_tokenizers as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.sequences.jump import Jump, JumpForward, _successor, _whole_characters
-from sgl.runtime.sequences.remembered_jumps import RememberedJumps
+from sgl.runtime.sequences.jump_forward import JumpForwardEdit, JumpForward, _successor, _whole_characters
+from sgl.runtime.sequences.jump_cache import JumpCache
 from sgl.runtime.text.tokenizer import Tokenizer
 
 BYTE_LEVEL, METASPACE = tiny.byte_level(), tiny.metaspace()
@@ -104,7 +104,7 @@ def generate(
         output.append(token)
 
 
-def apply(output: list[int], jump: Jump, table: list[bytes]) -> None:
+def apply(output: list[int], jump: JumpForwardEdit, table: list[bytes]) -> None:
     before = b"".join(table[i] for i in output)
     del output[len(output) - jump.drop :]
     output += jump.token_ids
@@ -266,7 +266,7 @@ def test_random_walks_through_schemas_end_in_valid_documents(
     rng = np.random.default_rng(seed)
     output: list[int] = []
     jumper = JUMPERS[tokenizer]
-    remembered = RememberedJumps(jumper)
+    remembered = JumpCache(jumper)
     while not matcher.finished and len(output) < 400:
         limit = len(output) + int(rng.integers(12))
         for limited in (None, limit, None):  # the last time as it was found the first time

@@ -16,7 +16,7 @@ import sgl
 from sgl import tools
 from sgl.lang.errors import BadValueError, ProgramError, UnsupportedByBackendError
 from sgl.lang.tools import ToolCall, ToolCalls
-from sgl.lang.tools.tool import read_docstring, tool_of
+from sgl.lang.tools.python_tool import read_docstring, tool_of
 
 
 class Unit(enum.Enum):

@@ -17,7 +17,7 @@ from sgl.grammars import compile_structural
 from sgl.lang.errors import BadValueError
 from sgl.lang.tools import ToolCall, format_named
 from sgl.lang.tools.formats import choose_format
-from sgl.lang.tools.tool import tool_of
+from sgl.lang.tools.python_tool import tool_of
 
 NAMES = ["hermes", "llama", "mistral", "pythonic", "nano"]
 MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "; ", '{"name": "', '"parameters": ', '"arguments": ',

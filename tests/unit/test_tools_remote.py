@@ -7,8 +7,8 @@ from anthropic_server import AnthropicServer
 from openai_server import OpenAIServer
 
 import sgl
-from sgl.lang.backends.apis.anthropic import Anthropic
-from sgl.lang.backends.openai.backend import OpenAI
+from sgl.lang.backends.apis.anthropic_backend import Anthropic
+from sgl.lang.backends.openai.openai_backend import OpenAI
 from sgl.lang.tools import ToolCall, ToolCalls
 
 CALL = '<tool_call>\n{"name": "find", "arguments": {"name": "Ada"}}\n</tool_call>'

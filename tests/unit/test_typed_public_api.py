@@ -12,8 +12,8 @@ import pytest
 from mypy.modulefinder import get_search_dirs
 
 import sgl
-from sgl.lang.program.batch import OPTION_NAMES
-from sgl.lang.program.options import BatchOptions, ShownOptions
+from sgl.lang.program.batch_runs import OPTION_NAMES
+from sgl.lang.program.batch_options import BatchOptions, ShownOptions
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))

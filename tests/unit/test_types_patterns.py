@@ -18,9 +18,9 @@ from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, Valid
 from sgl.grammars import compile_json_schema
 from sgl.lang.errors import BadValueError
 from sgl.lang.typed import reading_of
-from sgl.lang.typed.texts import encodings, moments, networks, ranges
-from sgl.lang.typed.texts.moments import Span
-from sgl.lang.typed.texts.patterns import of_ecma
+from sgl.lang.typed.regexes import encoding_regexes, datetime_regexes, address_regexes, number_range_regexes
+from sgl.lang.typed.regexes.datetime_regexes import MomentRange
+from sgl.lang.typed.regexes.ecma_regexes import of_ecma
 
 few = settings(max_examples=60, deadline=None)
 MARKS = st.one_of(st.none(), st.integers(-1200, 1200))
@@ -34,13 +34,13 @@ def full(pattern: str, text: str) -> bool:
 @few
 def test_integers_between_bounds(low, high, value):
     within = (low is None or low <= value) and (high is None or value <= high)
-    assert full(ranges.integers(low, high), str(value)) == within
+    assert full(number_range_regexes.integers(low, high), str(value)) == within
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
 @few
 def test_counts_have_no_leading_zeros(low, more, value):
-    pattern = ranges.counts(low, low + more)
+    pattern = number_range_regexes.counts(low, low + more)
     assert full(pattern, str(value)) == (low <= value <= low + more)
     assert not full(pattern, f"0{value}")
 
@@ -49,7 +49,7 @@ def test_counts_have_no_leading_zeros(low, more, value):
 @few
 def test_dates_between_bounds(one, other, day):
     low, high = sorted((one, other))
-    assert full(moments.dates(Span(low, high)), day.isoformat()) == (low <= day <= high)
+    assert full(datetime_regexes.dates(MomentRange(low, high)), day.isoformat()) == (low <= day <= high)
 
 
 @given(st.dates(), st.dates())
@@ -61,11 +61,11 @@ def test_the_days_next_to_a_bound(low, high):
                 day = bound + dt.timedelta(shift)
             except OverflowError:
                 continue
-            assert full(moments.dates(Span(low, high)), day.isoformat()) == (low <= day <= high)
+            assert full(datetime_regexes.dates(MomentRange(low, high)), day.isoformat()) == (low <= day <= high)
 
 
 def test_leap_days_are_those_of_the_calendar():
-    pattern = re.compile(moments.dates(Span(dt.date(1796, 3, 1), dt.date(2404, 12, 30))), re.ASCII)
+    pattern = re.compile(datetime_regexes.dates(MomentRange(dt.date(1796, 3, 1), dt.date(2404, 12, 30))), re.ASCII)
     for year in range(1790, 2410):
         leap = year % 4 == 0 and (year % 100 or year % 400 == 0)
         assert bool(pattern.fullmatch(f"{year}-02-29")) == bool(leap and 1797 <= year <= 2404)
@@ -75,10 +75,10 @@ def test_leap_days_are_those_of_the_calendar():
 @few
 def test_times_between_bounds_keep_inside(one, other, clock):
     low, high = sorted((one, other))
-    if full(moments.times(Span(low, high)), clock.isoformat()):
+    if full(datetime_regexes.times(MomentRange(low, high)), clock.isoformat()):
         assert low <= clock <= high
     whole = clock.replace(microsecond=0)
-    assert full(moments.times(Span(low, high)), whole.isoformat()) == (low <= whole <= high)
+    assert full(datetime_regexes.times(MomentRange(low, high)), whole.isoformat()) == (low <= whole <= high)
 
 
 @given(st.datetimes(), st.datetimes(), st.datetimes())
@@ -86,7 +86,7 @@ def test_times_between_bounds_keep_inside(one, other, clock):
 def test_datetimes_between_bounds_keep_inside(one, other, at):
     low, high = sorted((one, other))
     whole = at.replace(microsecond=0)
-    assert full(moments.datetimes(Span(low, high)), whole.isoformat()) == (low <= whole <= high)
+    assert full(datetime_regexes.datetimes(MomentRange(low, high)), whole.isoformat()) == (low <= whole <= high)
 
 
 @given(st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2001, 1, 1)), st.integers(-4 * 86400, 4 * 86400), st.integers(-23, 23))
@@ -95,7 +95,7 @@ def test_moments_near_a_bound_with_an_offset(bound, seconds, hours):
     """What is allowed is read by pydantic; with `Z` every whole second up to the bound is allowed."""
     bound = bound.replace(microsecond=0, tzinfo=dt.timezone(dt.timedelta(hours=hours)))
     adapter = TypeAdapter(Annotated[AwareDatetime, Field(ge=bound)])
-    pattern = moments.moments(Span(low=bound), "aware")
+    pattern = datetime_regexes.moments(MomentRange(low=bound), "aware")
     for offset in (dt.timedelta(0), dt.timedelta(hours=7), dt.timedelta(hours=-11)):
         at = (bound + dt.timedelta(seconds=seconds)).astimezone(dt.timezone(offset))
         text = at.isoformat().replace("+00:00", "Z")
@@ -109,7 +109,7 @@ def test_moments_near_a_bound_with_an_offset(bound, seconds, hours):
 @given(st.timedeltas(dt.timedelta(-40), dt.timedelta(40)), st.timedeltas(dt.timedelta(0), dt.timedelta(40)), st.integers(-4000, 4000))
 @few
 def test_durations_between_bounds(low, more, count):
-    pattern = moments.durations(Span(low, low + more))
+    pattern = datetime_regexes.durations(MomentRange(low, low + more))
     for form, unit in (("P{}D", 86400), ("PT{}H", 3600), ("PT{}M", 60), ("PT{}S", 1)):
         text = ("-" if count < 0 else "") + form.format(abs(count))
         within = low <= dt.timedelta(seconds=count * unit) <= low + more
@@ -117,7 +117,7 @@ def test_durations_between_bounds(low, more, count):
 
 
 def test_networks_are_those_without_host_bits():
-    rng, pattern = random.Random(0), re.compile(networks.ipv4_network())
+    rng, pattern = random.Random(0), re.compile(address_regexes.ipv4_network())
     for _ in range(2000):
         prefix = rng.randrange(33)
         bits = rng.getrandbits(32) & ~((1 << rng.randrange(33)) - 1)
@@ -126,7 +126,7 @@ def test_networks_are_those_without_host_bits():
 
 
 def test_networks_of_ipv6_are_written_as_python_writes_them():
-    rng, pattern = random.Random(0), re.compile(networks.ipv6_network())
+    rng, pattern = random.Random(0), re.compile(address_regexes.ipv6_network())
     for prefix in range(129):
         bits = rng.getrandbits(128) | 1 << 127
         network = ipaddress.IPv6Network((bits >> (128 - prefix) << (128 - prefix) if prefix < 128 else bits, prefix))
@@ -140,9 +140,9 @@ def test_networks_of_ipv6_are_written_as_python_writes_them():
 def test_encodings_are_those_of_the_standard_library(data, alphabet):
     encode = base64.b64encode if alphabet == "base64" else base64.urlsafe_b64encode
     text = encode(data).decode()
-    assert full(encodings.base64(alphabet), text)
-    assert full(encodings.base64_of_ascii(alphabet), text) == data.isascii()
-    assert full(encodings.hexadecimal(), data.hex())
+    assert full(encoding_regexes.base64(alphabet), text)
+    assert full(encoding_regexes.base64_of_ascii(alphabet), text) == data.isascii()
+    assert full(encoding_regexes.hexadecimal(), data.hex())
 
 
 CHARACTERS = (
@@ -173,7 +173,7 @@ def test_what_dialects_read_differently_is_refused(pattern):
 
 
 def test_reserved_last_labels_are_no_mail():
-    pattern = re.compile(networks.email())
+    pattern = re.compile(address_regexes.email())
     assert pattern.fullmatch("ann.lee@mail.lee.org") and pattern.fullmatch("a@b.tests") and pattern.fullmatch("a@b.te")
     for host in ("test", "local", "localhost", "onion", "arpa", "invalid", "example", "internal"):
         assert not pattern.fullmatch(f"ann@lee.{host}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grammar_walks import WalkBackend, grammar_of
+from grammar_walks import WalkBackend, compile_grammar_argument
 from typed_kinds import READABLE, REFUSED, kind_of, needs
 
 from sgl.grammars import Grammar
@@ -46,7 +46,7 @@ def kind_or_skip(code: str) -> Any:
 
 def read_walks(code: str, count: int) -> None:
     reading = reading_of(kind_or_skip(code))
-    grammar = grammar_of(reading.constrain(SamplingOptions(), BACKEND))
+    grammar = compile_grammar_argument(reading.constrain(SamplingOptions(), BACKEND))
     if grammar is None:  # of str
         assert code == "str"
         return

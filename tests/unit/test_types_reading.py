@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union
 import jsonschema
 import pytest
 import regex
-from grammar_walks import WalkBackend, accepts, grammar_of
+from grammar_walks import WalkBackend, accepts, compile_grammar_argument
 from pydantic import BaseModel, Field, FutureDate, Json, PastDate, PastDatetime, TypeAdapter
 from typed_classes import Cat, Dog, Even, Floor, Node
 from typed_kinds import READABLE, kind_of, needs
@@ -22,7 +22,7 @@ from sgl.grammars import explain
 from sgl.lang.errors import BadValueError
 from sgl.lang.sampling.options import SamplingOptions
 from sgl.lang.typed import reading_of
-from sgl.lang.typed.fields import words_of
+from sgl.lang.typed.field_descriptions import words_of
 
 BACKEND = WalkBackend()
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ CODES = [code for rows in READABLE.values() for code, _ in rows if needs(code) i
 
 
 def allowed(kind: Any, text: str) -> bool:
-    return accepts(grammar_of(reading_of(kind).constrain(SamplingOptions(), BACKEND)), text)
+    return accepts(compile_grammar_argument(reading_of(kind).constrain(SamplingOptions(), BACKEND)), text)
 
 
 def read(kind: Any, text: str) -> Any:
@@ -67,7 +67,7 @@ def test_contents_of_texts_are_enforced_only_where_they_are_asked_for():
     assert allowed(Json[int], '"3"') and not allowed(Json[int], '"x"') and not allowed(Json[int], "3")
     assert allowed(Json[Node], json.dumps(json.dumps({"value": 1, "under": [{"value": 2}]}, separators=(",", ":"))))
     assert {finding.verdict for finding in explain({**schema, "x-content": "enforced"})} <= {"exact", "annotation"}
-    assert accepts(grammar_of(SamplingOptions(json_schema=json.dumps(schema))), '"x"')
+    assert accepts(compile_grammar_argument(SamplingOptions(json_schema=json.dumps(schema))), '"x"')
 
 
 # --- decimals ---------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_the_past_and_the_future_are_those_of_the_gen():
 
 
 def test_the_time_is_looked_at_when_a_gen_runs(monkeypatch):
-    from sgl.lang.typed import scalars
+    from sgl.lang.typed import pydantic_scalars
 
     reading = reading_of(FutureDate)
     before = reading.constrain(SamplingOptions(), BACKEND).json_schema
@@ -168,9 +168,9 @@ def test_the_time_is_looked_at_when_a_gen_runs(monkeypatch):
     class Module:
         datetime, timedelta, timezone, time = Later, dt.timedelta, dt.timezone, dt.time
 
-    monkeypatch.setattr(scalars, "datetime", Module)
+    monkeypatch.setattr(pydantic_scalars, "datetime", Module)
     after = reading.constrain(SamplingOptions(), BACKEND).json_schema
-    assert before != after and not accepts(grammar_of(SamplingOptions(json_schema=after)), '"2299-12-31"')
+    assert before != after and not accepts(compile_grammar_argument(SamplingOptions(json_schema=after)), '"2299-12-31"')
 
 
 # --- what validators of the program refuse -------------------------------------------------------------------

@@ -11,17 +11,17 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate
 from ...errors import BadValueError, RemoteError, RemoteProtocolError
 from ...sampling.choices import ChoicesDecision
-from ..openai.body import stops_of
-from ..openai.calls import chunks_of, template_for
-from ..openai.forms import Traits, form_of
-from ..openai.select import choose_in_chat
+from ..openai.openai_request import stops_of
+from ..openai.completions_backend import chunks_of, template_for
+from ..openai.openai_constraints import ServerCapabilities, constraint_for
+from ..openai.openai_select import choose_in_chat
 from ..remote.base import RemoteBackend
-from ..remote.loop import PerLoop, remote_loop
-from ..remote.prompt import Prompt
-from ..speculation.stream import speculating_stream
-from .answer import AnswerWriter, Bill, finished, nothing_generated
-from .anthropic_body import check_options, messages_body
-from .sdk import CONNECT_SECONDS, TokenUsage, require, sdk_errors
+from ..remote.remote_event_loop import PerEventLoop, remote_loop
+from ..remote.remote_prompt import RemotePrompt
+from ..speculation.text_speculation import speculating_stream
+from .api_response import ApiResponseCollector, CallTokenUsage, finished, nothing_generated
+from .anthropic_request import check_options, messages_body
+from .provider_sdk import CONNECT_SECONDS, TokenUsage, require, sdk_errors
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "model_context_window_exceeded": "length"}
 
@@ -31,7 +31,7 @@ class Anthropic(RemoteBackend):
 
     Text that begins the assistant's turn is sent as its beginning (prefill); newer models refuse that. With
     `prefill=False` the model starts its turns itself. All system turns together are the system prompt of every call.
-    `chat_template` affects only `s.text()`. `extra_body`: fields sent with each call, such as "thinking".
+    `hf_chat_template` affects only `s.text()`. `extra_body`: fields sent with each call, such as "thinking".
     `timeout` (seconds for a call with its retries), `retries` (or `max_retries`), `backoff` and `max_concurrency` are
     those of RemoteBackend; `api_key`, `base_url` and all others go to `anthropic.AsyncAnthropic`. `token_usage` counts
     the tokens of all calls.
@@ -66,9 +66,9 @@ class Anthropic(RemoteBackend):
         self.prefill = prefill
         self.extra_body = dict(extra_body or {})
         self.token_usage = TokenUsage()
-        self.traits = Traits(f"Anthropic({model_name!r})", prefill=prefill)
+        self.traits = ServerCapabilities(f"Anthropic({model_name!r})", prefill=prefill)
         self._new_client = self._client_maker(args, client_kw)
-        self._client = PerLoop(self._new_client)
+        self._client = PerEventLoop(self._new_client)
 
     def open_speculating(self, num_api_spec_tokens: int) -> Stream:
         return speculating_stream(self, num_api_spec_tokens, chat=True)
@@ -78,7 +78,7 @@ class Anthropic(RemoteBackend):
 
     def shutdown(self) -> None:
         """Close the connections. The backend can be used again."""
-        client, self._client = self._client.peek(), PerLoop(self._new_client)
+        client, self._client = self._client.peek(), PerEventLoop(self._new_client)
         if client is not None:
             asyncio.run_coroutine_threadsafe(client.close(), remote_loop()).result(CONNECT_SECONDS)
 
@@ -87,14 +87,14 @@ class Anthropic(RemoteBackend):
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
             check_options(request.options, self.traits)
-            form_of(request.options, self.traits)
+            constraint_for(request.options, self.traits)
 
-    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
-        form = form_of(request.options, self.traits)
+    async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+        form = constraint_for(request.options, self.traits)
         body = messages_body(prompt, request, self.traits, form)
         if request.options.max_new_tokens == 0:
             return nothing_generated()
-        writer = AnswerWriter(
+        writer = ApiResponseCollector(
             request,
             stops_of(request, self.traits, form),
             emit,
@@ -107,7 +107,7 @@ class Anthropic(RemoteBackend):
         self.token_usage.add(writer.bill.prompt_tokens, writer.bill.completion_tokens)
         return finished(writer)
 
-    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         return await choose_in_chat(self.complete, prompt, request, self.traits)
 
     async def _send(self, body: dict[str, Any]) -> Any:
@@ -117,16 +117,16 @@ class Anthropic(RemoteBackend):
         create = self._client.get().messages.create
         return await create(model=self.model_name, stream=stream, extra_body=extra or None, **fields)
 
-    async def _take_whole(self, body: dict[str, Any], writer: AnswerWriter) -> None:
+    async def _take_whole(self, body: dict[str, Any], writer: ApiResponseCollector) -> None:
         answer = await self._send(body)
         if not isinstance(getattr(answer, "content", None), list) or getattr(answer, "usage", None) is None:
             raise RemoteProtocolError(f"the server answered without content: {str(answer)[:200]}")
-        writer.bill = _bill(answer.usage, writer.bill)
+        writer.bill = _token_usage(answer.usage, writer.bill)
         for block in answer.content:
             _take_block(writer, block)
         _finish(writer, answer)
 
-    async def _take_stream(self, body: dict[str, Any], writer: AnswerWriter) -> None:
+    async def _take_stream(self, body: dict[str, Any], writer: ApiResponseCollector) -> None:
         async with aclosing(chunks_of(await self._send({**body, "stream": True}))) as events:
             async for event in events:
                 _take_event(writer, event)
@@ -146,21 +146,21 @@ class Anthropic(RemoteBackend):
         return make
 
 
-def _take_event(writer: AnswerWriter, event: Any) -> None:
+def _take_event(writer: ApiResponseCollector, event: Any) -> None:
     """One event of a stream."""
     if event.type == "message_start":
-        writer.bill = _bill(event.message.usage, writer.bill)
+        writer.bill = _token_usage(event.message.usage, writer.bill)
     elif event.type == "content_block_start":
         _take_block(writer, event.content_block)
     elif event.type == "content_block_delta":
         writer.push(getattr(event.delta, "text", ""))
         _think(writer, getattr(event.delta, "thinking", ""))
     elif event.type == "message_delta":
-        writer.bill = _bill(event.usage, writer.bill)
+        writer.bill = _token_usage(event.usage, writer.bill)
         _finish(writer, event.delta)
 
 
-def _take_block(writer: AnswerWriter, block: Any) -> None:
+def _take_block(writer: ApiResponseCollector, block: Any) -> None:
     """One block of an answer: text, a thought, the call of a tool."""
     if block.type == "text":
         writer.push(block.text)
@@ -170,12 +170,12 @@ def _take_block(writer: AnswerWriter, block: Any) -> None:
         writer.meta.setdefault("tool_calls", []).append(block.model_dump())
 
 
-def _think(writer: AnswerWriter, thought: str) -> None:
+def _think(writer: ApiResponseCollector, thought: str) -> None:
     if thought:
         writer.meta["reasoning_content"] = writer.meta.get("reasoning_content", "") + thought
 
 
-def _finish(writer: AnswerWriter, answer: Any) -> None:
+def _finish(writer: ApiResponseCollector, answer: Any) -> None:
     if answer.stop_reason == "refusal":
         raise RemoteError("the model refused to answer")
     if answer.stop_reason is not None:
@@ -183,13 +183,13 @@ def _finish(writer: AnswerWriter, answer: Any) -> None:
         writer.matched = answer.stop_sequence
 
 
-def _bill(usage: Any, before: Bill) -> Bill:
+def _token_usage(usage: Any, before: CallTokenUsage) -> CallTokenUsage:
     """The tokens so far; an event that does not tell them leaves what was known."""
     cached = getattr(usage, "cache_read_input_tokens", None) or 0
     written = getattr(usage, "cache_creation_input_tokens", None) or 0
     fresh = getattr(usage, "input_tokens", None)
     prompt = before.prompt_tokens if fresh is None else fresh + cached + written
-    return Bill(prompt, usage.output_tokens or 0, cached or before.cached_tokens or 0)
+    return CallTokenUsage(prompt, usage.output_tokens or 0, cached or before.cached_tokens or 0)
 
 
 def _end_space(text: str) -> str:

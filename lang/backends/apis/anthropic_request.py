@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from ...backend import GenRequest
-from ...media.content import Message
+from ...media.message_content import Message
 from ...sampling.options import SamplingOptions
-from ..openai.body import cannot_close, chat_start, given, stops_of
-from ..openai.forms import Form, Traits
-from ..remote.prompt import Prompt
+from ..openai.openai_request import cannot_close, chat_start, given, stops_of
+from ..openai.openai_constraints import OpenAIConstraint, ServerCapabilities
+from ..remote.remote_prompt import RemotePrompt
 
 Body = dict[str, Any]
 
@@ -23,7 +23,7 @@ _UNKNOWN = (
 _OLDEST = re.compile(r"claude-(2|instant|3-(opus|sonnet|haiku))")
 
 
-def check_options(options: SamplingOptions, traits: Traits) -> None:
+def check_options(options: SamplingOptions, traits: ServerCapabilities) -> None:
     """Raise UnsupportedByBackendError for the first option that the API has no word for."""
     for name in _UNKNOWN:
         if given(options, name) and getattr(options, name) is not False:
@@ -37,7 +37,7 @@ def most_of(model: str) -> int:
     return 4096 if _OLDEST.search(model) else 8192
 
 
-def messages_body(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> Body:
+def messages_body(prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilities, form: OpenAIConstraint) -> Body:
     """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
     options = request.options
     messages = chat_start(prompt, traits)["messages"]

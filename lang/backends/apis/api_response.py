@@ -9,18 +9,18 @@ from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated, GenRequest, OnChunk
-from ...concurrency.ids import fresh_id
+from ...concurrency.unique_ids import fresh_id
 from ...errors import RemoteError, RemoteProtocolError
-from ...sampling.limits import is_complete, is_constrained, truncated_error
+from ...sampling.text_limits import is_complete, is_constrained, truncated_error
 
 if TYPE_CHECKING:
-    from ..openai.forms import Form
+    from ..openai.openai_constraints import OpenAIConstraint
 
 Entry = list[Any]  # [log-probability or None, token id or None, text]
 
 
 @dataclass
-class Bill:
+class CallTokenUsage:
     """Tokens of one call, as the server counts them; cached_tokens is None where it does not tell."""
 
     prompt_tokens: int = 0
@@ -34,7 +34,7 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     return min(found)[1:] if found else None
 
 
-class StopCutter:
+class StopStringCutter:
     """Cuts a text that comes in pieces where a stop begins, and holds back what may become one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class StopCutter:
 
 
 @dataclass
-class AnswerWriter:
+class ApiResponseCollector:
     """Collects one answer. `emit` gets what can be shown, unless the form changes the text when it is whole.
 
     `form` is what was asked for, `limit` the max_tokens that was sent.
@@ -81,17 +81,17 @@ class AnswerWriter:
     request: GenRequest
     stops: Sequence[str]
     emit: OnChunk | None = None
-    form: Form | None = None
+    form: OpenAIConstraint | None = None
     limit: int | None = None
     skip: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
-    bill: Bill = field(default_factory=Bill)
+    bill: CallTokenUsage = field(default_factory=CallTokenUsage)
     finish: str | None = None
     matched: str | None = None
 
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
-        self._cutter = StopCutter(self.stops)
+        self._cutter = StopStringCutter(self.stops)
         self._rows: list[Entry] = []
         self._tops: list[list[Entry]] = []
         self.meta.setdefault("id", fresh_id())
@@ -215,7 +215,7 @@ def nothing_generated() -> Generated:
     )
 
 
-def finished(writer: AnswerWriter) -> Generated:
+def finished(writer: ApiResponseCollector) -> Generated:
     """The result of a call. Raises TruncatedError if a limit cut a form and the gen minds."""
     generated = writer.done()
     if writer.request.options.max_new_tokens == 0:  # one token was asked for, for the sake of its log-probabilities

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...chat import ChatTemplate
-from ..openai.body import Body
-from ..openai.calls import CompletionsBackend
-from .sdk import require
+from ..openai.openai_request import Body
+from ..openai.completions_backend import CompletionsBackend
+from .provider_sdk import require
 
 
 class LiteLLM(CompletionsBackend):

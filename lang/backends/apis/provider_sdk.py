@@ -9,13 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ...errors import (
-    LanguageError,
-    RemoteConnectionError,
-    RemoteError,
-    RemoteProtocolError,
-)
-from ..remote.retries import public_url, status_error
+from ...errors import LanguageError, RemoteConnectionError, RemoteError, RemoteProtocolError
+from ..remote.retry_policy import public_url, status_error
 
 CONNECT_SECONDS = 10.0
 LONGEST_MESSAGE = 1000  # characters; some servers answer with a whole page

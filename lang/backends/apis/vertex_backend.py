@@ -9,8 +9,8 @@ from typing import Any
 
 from ...chat import ChatTemplate
 from ...errors import BadValueError
-from ..openai.backend import OpenAI
-from .sdk import require
+from ..openai.openai_backend import OpenAI
+from .provider_sdk import require
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 

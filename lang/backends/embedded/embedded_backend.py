@@ -10,15 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ...backend import Backend, GenRequest
 from ...chat import ChatTemplate, get_chat_template, match_chat_template
-from ...chat.jinja import JinjaChatTemplate
-from ...config import global_config
+from ...chat.tokenizer_chat_template import JinjaChatTemplate
+from ...global_config import global_config
 from ...sampling.options import SamplingOptions
-from .meta import token_text
-from .stream import EmbeddedStream
+from .meta_info import token_text
+from .embedded_stream import EmbeddedStream
 
 MANY = 256  # sampling parameters that are kept; those with a seed are used once and not kept
 
@@ -26,7 +26,7 @@ MANY = 256  # sampling parameters that are kept; those with a seed are used once
 class EmbeddedBackend(Backend):
     """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
 
-    `chat_template` is what was assigned here or to the engine's `chat_template`, else the tokenizer's own, else the
+    `hf_chat_template` is what was assigned here or to the engine's `hf_chat_template`, else the tokenizer's own, else the
     known template that matches the model's path, else `default`.
     """
 

@@ -6,21 +6,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.runtime.sequences.scoring import Scores
+from sgl.runtime.sequences.score_op import ChoiceScores
 
 from ...backend import SelectRequest
-from ...concurrency.once import when_done
+from ...concurrency.one_shot_callbacks import when_done
 from ...sampling.choices import ChoicesDecision
-from ..deciding import conclude
-from ..held import gather
-from .meta import token_text
-from .tail import Ints, Tail, TextTokenizer, common_prefix
+from ..select_decision import conclude_select
+from ..pending_calls import gather_results
+from .meta_info import token_text
+from .untokenized_tail import Ints, UntokenizedTail, TailTokenizer, common_prefix
 
 Logprobs = list[tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class SelectCandidates:
     """The tail of a row, and what it would be with each of the choices.
 
     Scoring begins at `start`, the end of the tokens that the prompt and all choices have in common, so that
@@ -28,13 +28,13 @@ class Candidates:
     that are scored too, to be shown: 1 or 0.
     """
 
-    prompt: Tail
-    tails: list[Tail]
+    prompt: UntokenizedTail
+    tails: list[UntokenizedTail]
     start: int
     head: int = 0
 
     @classmethod
-    def of(cls, prompt: Tail, choices: list[str], tokenizer: TextTokenizer, with_head: bool = False) -> Candidates:
+    def of(cls, prompt: UntokenizedTail, choices: list[str], tokenizer: TailTokenizer, with_head: bool = False) -> SelectCandidates:
         """`with_head`: also show the last token before the choices, where the tail has it and it has one before it."""
         tails = [prompt.extended(choice, tokenizer) for choice in choices]
         start = common_prefix([prompt.tokens, *(tail.tokens for tail in tails)])
@@ -67,7 +67,7 @@ def score_without_prompt(engine: Any, rows: list[Ints], adapter: str | None = No
         else:
             futures.append(_ready([[]] if len(row) else None))
     result: Future[list[Logprobs | None]] = Future()
-    together = gather(futures)
+    together = gather_results(futures)
 
     def unpack(done: Future[list[Any]]) -> None:
         if error := done.exception():
@@ -81,8 +81,8 @@ def score_without_prompt(engine: Any, rows: list[Ints], adapter: str | None = No
 
 def decide(
     request: SelectRequest,
-    candidates: Candidates,
-    scores: Scores,
+    candidates: SelectCandidates,
+    scores: ChoiceScores,
     priors: list[Logprobs | None] | None,
     token_bytes: Any,
 ) -> tuple[int, ChoicesDecision]:
@@ -95,14 +95,14 @@ def decide(
             _unconditional(tokens.tolist(), row, token_bytes)
             for tokens, row in zip(candidates.scored, priors, strict=True)
         ]
-    decision = conclude(request, rows, priors=unconditional)
+    decision = conclude_select(request, rows, priors=unconditional)
     meta = {**(decision.meta_info or {}), **_counts(scores)}
     if meta.get("input_token_logprobs") == rows:
         meta["input_token_logprobs"] = shown
     return request.choices.index(decision.decision), ChoicesDecision(decision.decision, meta)
 
 
-def _counts(scores: Scores) -> dict[str, Any]:
+def _counts(scores: ChoiceScores) -> dict[str, Any]:
     """What it took: the tokens of the prompt and, each once, those of the choices; and seconds."""
     return {
         "prompt_tokens": scores.prompt_tokens + scores.scored_tokens,

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sgl.runtime.errors import RequestAborted
-from sgl.runtime.text.passage import joined
+from sgl.runtime.text.chat_templates.quoted_text import joined
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...concurrency.once import when_done
-from ...config import own_words
+from ...concurrency.one_shot_callbacks import when_done
+from ...global_config import own_words
 from ...errors import UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
-from ..held import Gate, gather, pass_on
-from .meta import Entry, MetaWriter
-from .selection import Candidates, decide, score_without_prompt
-from .tail import Tail, common_prefix
+from ..pending_calls import PendingCalls, gather_results, forward_result
+from .meta_info import Entry, MetaInfoWriter
+from .embedded_select import SelectCandidates, decide, score_without_prompt
+from .untokenized_tail import UntokenizedTail, common_prefix
 
 if TYPE_CHECKING:
-    from .backend import EmbeddedBackend
+    from .embedded_backend import EmbeddedBackend
 
 
 class EmbeddedStream(Stream):
@@ -37,14 +37,14 @@ class EmbeddedStream(Stream):
     waiting.
     """
 
-    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: Tail | None = None, adapter: str | None = None) -> None:
+    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: UntokenizedTail | None = None, adapter: str | None = None) -> None:
         self._backend = backend
         self._adapter = adapter
         self._sequence = sequence  # None: a fork of a stream that is not there yet
-        self._tail = tail or Tail(starts_row=True)
+        self._tail = tail or UntokenizedTail(starts_row=True)
         self._literals: list[str] = []
         self._first_token: int | None = None
-        self._gate = Gate(shut=sequence is None)
+        self._gate = PendingCalls(shut=sequence is None)
 
     # --- the protocol ------------------------------------------------------------------------------------
 
@@ -113,17 +113,17 @@ class EmbeddedStream(Stream):
         result: Future[Generated],
     ) -> None:
         self._flush(need_token=True)
-        meta = MetaWriter(self._backend.tokenizer.token_bytes, request.options)
+        meta = MetaInfoWriter(self._backend.tokenizer.token_bytes, request.options)
         inputs = self._input_logprobs(request)
         report = None if on_chunk is None else lambda chunk: on_chunk(meta.chunk(chunk))
         future = self._sequence.generate(params, grammar, report)
-        self._tail = Tail()
+        self._tail = UntokenizedTail()
 
         def written(generation: Any) -> Generated:
             return meta.whole(generation, inputs and inputs(meta))
 
         if request.keep is None:
-            pass_on(future, result, written)
+            forward_result(future, result, written)
         else:
             self._gate.shut()
             when_done(future, partial(self._decide_later, partial(self._keep, request.keep, written), result))
@@ -137,7 +137,7 @@ class EmbeddedStream(Stream):
         future = self._sequence.logprobs(max(start, 1), options.top_logprobs_num or 0)
         first = self._first_token
 
-        def written(meta: MetaWriter) -> tuple[list[Entry], list[list[Entry]]]:
+        def written(meta: MetaInfoWriter) -> tuple[list[Entry], list[list[Entry]]]:
             found, top = future.result()
             entries, tops = meta.entries(found), [meta.entries(row) for row in top]
             if start == 0 and first is not None:
@@ -149,7 +149,7 @@ class EmbeddedStream(Stream):
     def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
         self._flush()
         prompt = self._short_tail()
-        candidates = Candidates.of(prompt, request.choices, self._backend.tokenizer, self._backend.shows_prompt_token)
+        candidates = SelectCandidates.of(prompt, request.choices, self._backend.tokenizer, self._backend.shows_prompt_token)
         self._replace_tail(candidates.shared)
         if prompt.starts_row and candidates.start == 0:
             self._replace_tail(np.array([self._backend.start_token], np.int32))
@@ -158,7 +158,7 @@ class EmbeddedStream(Stream):
             futures.append(score_without_prompt(self._backend.engine, candidates.scored, self._adapter))
         self._gate.shut()
         choose = partial(self._choose, request, candidates)
-        when_done(gather(futures), partial(self._decide_later, choose, result))
+        when_done(gather_results(futures), partial(self._decide_later, choose, result))
 
     def _decide_later(
         self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]
@@ -183,7 +183,7 @@ class EmbeddedStream(Stream):
             result.set_result(decision)
 
     def _choose(
-        self, request: SelectRequest, candidates: Candidates, scored: Future[list[Any]]
+        self, request: SelectRequest, candidates: SelectCandidates, scored: Future[list[Any]]
     ) -> ChoicesDecision:
         scores, *priors = scored.result()
         token_bytes = self._backend.tokenizer.token_bytes
@@ -202,7 +202,7 @@ class EmbeddedStream(Stream):
     def _cut(self, count: int, kept: str, text: str) -> None:
         """Put `kept` in place of the last `count` tokens, which say `text`."""
         if kept != text:
-            tail = Tail().extended(own_words(kept), self._backend.tokenizer)
+            tail = UntokenizedTail().extended(own_words(kept), self._backend.tokenizer)
             self._sequence.extend(tail.tokens, drop=count)
             self._tail = tail
 
@@ -224,7 +224,7 @@ class EmbeddedStream(Stream):
         for child, sequence in zip(children, sequences, strict=True):
             child._gate.open(partial(child._begin, sequence, self._tail, self._first_token))
 
-    def _begin(self, sequence: Any, tail: Tail, first_token: int | None) -> None:
+    def _begin(self, sequence: Any, tail: UntokenizedTail, first_token: int | None) -> None:
         self._sequence, self._tail, self._first_token = sequence, tail, first_token
         if self._gate.broken:  # aborted before it was born
             sequence.abort()
@@ -235,14 +235,14 @@ class EmbeddedStream(Stream):
         self._flush(need_token=True)
         if token_ids is not None:
             self._sequence.extend(np.array(token_ids, np.int32))
-            self._tail = Tail()
+            self._tail = UntokenizedTail()
         else:
-            self._tail = Tail().extended(own_words(text), self._backend.tokenizer)
+            self._tail = UntokenizedTail().extended(own_words(text), self._backend.tokenizer)
             self._sequence.extend(self._tail.tokens)
 
     def _prefill(self, result: Future[None]) -> None:
         self._flush(need_token=True)
-        pass_on(self._sequence.prefill(), result, lambda done: None)
+        forward_result(self._sequence.prefill(), result, lambda done: None)
 
     def _close(self) -> None:
         if self._sequence is not None:
@@ -263,12 +263,12 @@ class EmbeddedStream(Stream):
         if need_token and self._tail.starts_row and not len(self._tail.tokens):
             self._replace_tail(np.array([self._backend.start_token], np.int32))
 
-    def _short_tail(self) -> Tail:
+    def _short_tail(self) -> UntokenizedTail:
         """The tail, cut to what the text that follows can change."""
         self._tail = self._tail.shortened(self._backend.tokenizer)
         return self._tail
 
-    def _set_tail(self, tail: Tail) -> None:
+    def _set_tail(self, tail: UntokenizedTail) -> None:
         self._replace_tail(tail.tokens)
         self._tail = tail
 
@@ -280,7 +280,7 @@ class EmbeddedStream(Stream):
             self._sequence.extend(tokens[same:], drop=len(old) - same)
         if self._tail.starts_row and len(tokens):
             self._first_token = int(tokens[0])
-        self._tail = Tail(self._tail.text, tokens, self._tail.starts_row)
+        self._tail = UntokenizedTail(self._tail.text, tokens, self._tail.starts_row)
 
 
 def _ignore(error: BaseException) -> None:

@@ -7,13 +7,13 @@ from math import isnan
 from typing import Any
 
 from ...backend import Generated
-from ...concurrency.ids import fresh_id
+from ...concurrency.unique_ids import fresh_id
 from ...sampling.options import SamplingOptions
 
 Entry = list[Any]  # [log-probability or None, token id, text or None]
 
 
-class MetaWriter:
+class MetaInfoWriter:
     """Writes the meta_info of one gen, chunk by chunk and whole."""
 
     def __init__(self, token_bytes: Sequence[bytes], options: SamplingOptions) -> None:

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sgl.runtime.text.passage import ending
+from sgl.runtime.text.chat_templates.quoted_text import ending
 
 Ints = NDArray[np.int32]
 
 WINDOW = 64  # tokens; a tail longer than twice this is cut where that provably changes nothing near its end
 
 
-class TextTokenizer(Protocol):
+class TailTokenizer(Protocol):
     """What the language needs of a tokenizer."""
 
     token_bytes: Any
@@ -33,22 +33,22 @@ def _no_tokens() -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class UntokenizedTail:
     """The last literal text of a row and its tokens, int32 [n]. `starts_row`: the row begins with it.
 
-    The text may be a `Passage`, whose quoted stretches the tokenizer keeps from becoming special tokens.
+    The text may be a `QuotedText`, whose quoted stretches the tokenizer keeps from becoming special tokens.
     """
 
     text: str = ""
     tokens: Ints = field(default_factory=_no_tokens)
     starts_row: bool = False
 
-    def extended(self, text: str, tokenizer: TextTokenizer) -> Tail:
+    def extended(self, text: str, tokenizer: TailTokenizer) -> UntokenizedTail:
         """The tail with more text: tokens as if both had been one literal."""
         whole = self.text + text
         return replace(self, text=whole, tokens=tokenizer.encode(whole, special_prefix=self.starts_row))
 
-    def shortened(self, tokenizer: TextTokenizer) -> Tail:
+    def shortened(self, tokenizer: TailTokenizer) -> UntokenizedTail:
         """The last part of a long tail, if encoding that part alone gives the same tokens."""
         if len(self.tokens) <= 2 * WINDOW:
             return self
@@ -58,7 +58,7 @@ class Tail:
                 return part
         return self
 
-    def _from(self, cut: int, tokenizer: TextTokenizer) -> Tail | None:
+    def _from(self, cut: int, tokenizer: TailTokenizer) -> UntokenizedTail | None:
         """The tail from token `cut` on, if a word or a special token begins there."""
         before, first = int(self.tokens[cut - 1]), int(self.tokens[cut])
         head = tokenizer.token_bytes[first]
@@ -70,7 +70,7 @@ class Tail:
         text = b"".join(tokenizer.token_bytes[token] for token in self.tokens[cut:].tolist()).decode(
             errors="replace"
         )
-        return Tail(ending(self.text, len(text)), self.tokens[cut:]) if self.text.endswith(text) else None
+        return UntokenizedTail(ending(self.text, len(text)), self.tokens[cut:]) if self.text.endswith(text) else None
 
 
 def common_prefix(rows: Sequence[Ints]) -> int:

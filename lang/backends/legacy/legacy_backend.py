@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 
 from ...backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest
 from ...chat import ChatTemplate
-from ...concurrency.ids import fresh_id
+from ...concurrency.unique_ids import fresh_id
 from ...errors import RemoteTimeoutError, UnsupportedByBackendError
 from ...sampling.choices import ChoicesDecision, ChoicesSamplingMethod
-from ..remote.stream import RemoteStream
-from .params import LegacyParams
+from ..remote.remote_stream import RemoteStream
+from .legacy_params import LegacyParams
 
 T = TypeVar("T")
 Meta = dict[str, Any]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sgl.runtime.text.passage import Passage
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ...backend import GenRequest
-from ...config import global_config
+from ...global_config import global_config
 from ...errors import UnsupportedByBackendError
 from ...sampling.options import SamplingOptions
-from ..remote.prompt import Prompt
+from ..remote.remote_prompt import RemotePrompt
 
 Body = dict[str, Any]
 
@@ -26,7 +26,7 @@ def check_options(options: SamplingOptions, closes: bool) -> None:
         )
 
 
-def generate_body(prompt: Prompt, request: GenRequest, stream: bool) -> Body:
+def generate_body(prompt: RemotePrompt, request: GenRequest, stream: bool) -> Body:
     """The body of one generation. Its `n` is 1: samples are calls of their own."""
     options = request.options
     body = {**prompt_body(prompt), "sampling_params": sampling_body(request)}
@@ -36,7 +36,7 @@ def generate_body(prompt: Prompt, request: GenRequest, stream: bool) -> Body:
     return {**body, "stream": True} if stream else body
 
 
-def prompt_body(prompt: Prompt, copies: int | None = None) -> Body:
+def prompt_body(prompt: RemotePrompt, copies: int | None = None) -> Body:
     """The text with its pictures; `copies`: the pictures for a batch of so many texts."""
     images = [_image_data(media.source) for media in prompt.media]
     if not images:
@@ -53,7 +53,7 @@ def with_quotes(body: Body) -> Body:
 
 
 def _quotes(text: str | None) -> list[list[int]]:
-    return [[start, stop, int(own)] for start, stop, own in text.quoted] if isinstance(text, Passage) else []
+    return [[start, stop, int(own)] for start, stop, own in text.quoted] if isinstance(text, QuotedText) else []
 
 
 def sampling_body(request: GenRequest) -> Body:

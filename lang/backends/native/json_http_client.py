@@ -20,9 +20,9 @@ from ...errors import (
     RemoteProtocolError,
     RemoteStatusError,
 )
-from ..remote.loop import PerLoop, remote_loop
-from ..remote.retries import public_url, status_error
-from ..remote.sse import event_data
+from ..remote.remote_event_loop import PerEventLoop, remote_loop
+from ..remote.retry_policy import public_url, status_error
+from ..remote.sse_parser import event_data
 
 if TYPE_CHECKING:
     import httpx
@@ -33,7 +33,7 @@ IDLE_SECONDS = 3.0  # servers close idle connections after 5
 KEPT_SECONDS = 30.0
 
 
-class Connections:
+class HttpConnectionPool:
     """Idle clients of one event loop, the last used first; each holds one connection.
 
     One client for all would search all its connections at every call.
@@ -60,7 +60,7 @@ class Connections:
             await self._idle.popleft()[0].aclose()
 
 
-class HttpClient:
+class JsonHttpClient:
     """Calls one server. The async calls run on the loop thread, `call_now` blocks in the caller's."""
 
     def __init__(self, base_url: str, api_key: str | None = None, verify: bool | str | None = None) -> None:
@@ -69,7 +69,7 @@ class HttpClient:
         self.base_url = str(base_url).rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._verify = verify
-        self._connections = PerLoop(lambda: Connections(self._new_client))
+        self._connections = PerEventLoop(lambda: HttpConnectionPool(self._new_client))
 
     async def post(self, path: str, body: Any) -> Any:
         """The JSON of the answer. Raises RemoteError."""

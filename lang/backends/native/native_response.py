@@ -6,7 +6,7 @@ from typing import Any
 
 from ...backend import Generated, GenRequest, OnChunk
 from ...errors import RemoteProtocolError, RemoteStatusError
-from ..remote.retries import is_worth_another_try
+from ..remote.retry_policy import is_retryable
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ def check_finish(answer: Json) -> None:
         raise RemoteStatusError(
             f"the server gave up: {reason.get('message') or 'no message'}",
             status=status,
-            retryable=status is not None and is_worth_another_try(status),
+            retryable=status is not None and is_retryable(status),
         )
 
 
@@ -38,7 +38,7 @@ def generated_of(answer: Json) -> Generated:
     return Generated(answer["text"], answer.get("meta_info", {}), answer.get("output_ids"))
 
 
-class AnswerStream:
+class NativeResponseStream:
     """Takes the events of one stream and emits what is new in each.
 
     Servers send the whole text so far with each event, or (`incremental`) only what is new. The end of the

@@ -9,10 +9,10 @@ from typing import Any
 from ...backend import SelectRequest
 from ...errors import RemoteProtocolError, UnsupportedByBackendError
 from ...sampling.choices import ChoicesDecision, TokenLogprob
-from ..deciding import Rows, conclude
-from ..remote.prompt import Prompt
-from .answer import check_finish
-from .request import prompt_body
+from ..select_decision import Rows, conclude_select
+from ..remote.remote_prompt import RemotePrompt
+from .native_response import check_finish
+from .generate_request import prompt_body
 
 Post = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -20,7 +20,7 @@ WINDOWS = (8, 128)  # tokens before the end of the prompt where the texts may be
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredTokens:
     """The last tokens of one text: `entries` begin with token number `first`."""
 
     first: int
@@ -28,7 +28,7 @@ class Scored:
     output: list[TokenLogprob]
 
     @classmethod
-    def of(cls, answer: dict[str, Any]) -> Scored:
+    def of(cls, answer: dict[str, Any]) -> ScoredTokens:
         meta = answer["meta_info"]
         entries = [list(entry) for entry in meta.get("input_token_logprobs") or []]
         return cls(meta["prompt_tokens"] - len(entries), entries, meta.get("output_token_logprobs") or [])
@@ -41,7 +41,7 @@ class Scored:
         return self.entries[position - self.first :]
 
 
-async def choose(post: Post, prompt: Prompt, request: SelectRequest, with_head: bool = False) -> ChoicesDecision:
+async def choose(post: Post, prompt: RemotePrompt, request: SelectRequest, with_head: bool = False) -> ChoicesDecision:
     """Decide by the scores that the server gives. `with_head`: show the last token before the choices in the rows too.
 
     Scoring begins where the tokens of the prompt and of all prompts with a choice stop being the same, so
@@ -51,7 +51,7 @@ async def choose(post: Post, prompt: Prompt, request: SelectRequest, with_head: 
         raise UnsupportedByBackendError(
             "select with nothing before it: the server gives no log-probability for a first token; put text before it"
         )
-    ledger = _Ledger(post)
+    ledger = _SelectUsage(post)
     texts = [prompt.text, *(prompt.text + choice for choice in request.choices)]
     scored, start = await _score(ledger.post, prompt, texts)
     rows = [item.since(start) for item in scored[1:]]
@@ -61,14 +61,14 @@ async def choose(post: Post, prompt: Prompt, request: SelectRequest, with_head: 
             "server gives no log-probability; put more text before it"
         )
     priors = await _priors(ledger.post, rows) if request.method.requires_unconditional_logprobs else None
-    decision = conclude(request, rows, [item.output for item in scored[1:]], priors)
+    decision = conclude_select(request, rows, [item.output for item in scored[1:]], priors)
     meta = {**(decision.meta_info or {}), **ledger.totals}
     if with_head and start > max(item.first for item in scored) and meta.get("input_token_logprobs") == rows:
         meta["input_token_logprobs"] = [item.since(start - 1) for item in scored[1:]]
     return ChoicesDecision(decision.decision, meta)
 
 
-class _Ledger:
+class _SelectUsage:
     """Adds up the tokens of all calls of one select."""
 
     def __init__(self, post: Post) -> None:
@@ -84,7 +84,7 @@ class _Ledger:
         return answers
 
 
-async def _score(post: Post, prompt: Prompt, texts: list[str]) -> tuple[list[Scored], int]:
+async def _score(post: Post, prompt: RemotePrompt, texts: list[str]) -> tuple[list[ScoredTokens], int]:
     """The scores of the last tokens of each text, and the number of the first token that is scored."""
     whole = await post({**prompt_body(prompt), "sampling_params": _NOTHING_NEW})
     length = _batch(whole, 1)[0]["meta_info"]["prompt_tokens"]
@@ -92,7 +92,7 @@ async def _score(post: Post, prompt: Prompt, texts: list[str]) -> tuple[list[Sco
     for window in (*WINDOWS, length):
         first = max(length - window, 0)
         answers = await post({**images, "text": texts, **_scores_from(first)})
-        scored = [Scored.of(answer) for answer in _batch(answers, len(texts))]
+        scored = [ScoredTokens.of(answer) for answer in _batch(answers, len(texts))]
         start = _first_difference(scored)
         if _is_certain(scored, start):
             return scored, start
@@ -101,7 +101,7 @@ async def _score(post: Post, prompt: Prompt, texts: list[str]) -> tuple[list[Sco
     )
 
 
-def _first_difference(scored: list[Scored]) -> int:
+def _first_difference(scored: list[ScoredTokens]) -> int:
     """The number of the first token, among those that all rows have, that is not the same in all."""
     position = max(item.first for item in scored)
     while (token := scored[0].token(position)) is not None:
@@ -111,7 +111,7 @@ def _first_difference(scored: list[Scored]) -> int:
     return position
 
 
-def _is_certain(scored: list[Scored], start: int) -> bool:
+def _is_certain(scored: list[ScoredTokens], start: int) -> bool:
     """False if the texts may differ before the tokens that are known, or a score is missing."""
     if start == 0:
         return True
@@ -130,7 +130,7 @@ async def _priors(post: Post, rows: Rows) -> Rows:
         ids = [[entry[1] for entry in row] for row in longer]
         answers = _batch(await post({"input_ids": ids, **_scores_from(0)}), len(ids))
     found = iter(answers)
-    return [_prior(row, Scored.of(next(found)).entries if len(row) > 1 else row) for row in rows]
+    return [_prior(row, ScoredTokens.of(next(found)).entries if len(row) > 1 else row) for row in rows]
 
 
 def _prior(row: list[TokenLogprob], alone: list[TokenLogprob]) -> list[TokenLogprob]:

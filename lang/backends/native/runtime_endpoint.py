@@ -10,15 +10,15 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest
 from ...chat import get_chat_template_by_model_path
 from ...errors import RemoteConnectionError, RemoteError, RemoteProtocolError, RemoteStatusError
 from ...sampling.choices import ChoicesDecision
-from ...sampling.limits import at_limit, is_complete, is_constrained, truncated_error
+from ...sampling.text_limits import at_limit, is_complete, is_constrained, truncated_error
 from ..remote.base import RemoteBackend
-from ..remote.loop import PerLoop
-from ..remote.prompt import Prompt
-from ..remote.retries import public_url
-from .answer import AnswerStream, answer_of, generated_of
-from .client import HttpClient
-from .request import check_options, generate_body, prompt_body, with_quotes
-from .select import choose
+from ..remote.remote_event_loop import PerEventLoop
+from ..remote.remote_prompt import RemotePrompt
+from ..remote.retry_policy import public_url
+from .native_response import NativeResponseStream, answer_of, generated_of
+from .json_http_client import JsonHttpClient
+from .generate_request import check_options, generate_body, prompt_body, with_quotes
+from .native_select import choose
 
 _INCREMENTAL = ("stream_output", "incremental_streaming_output")  # server options: events hold only new text
 
@@ -28,7 +28,7 @@ class RuntimeEndpoint(RemoteBackend):
 
     `api_key` is sent as a bearer token. `verify`: False accepts any certificate; a path names a file of trusted
     certificates. `chat_template_name` names the template of the turns; by default it follows from the model's path,
-    and you can assign `chat_template` later. Other options are those of RemoteBackend. Raises RemoteError if no such
+    and you can assign `hf_chat_template` later. Other options are those of RemoteBackend. Raises RemoteError if no such
     server answers.
     """
 
@@ -44,13 +44,13 @@ class RuntimeEndpoint(RemoteBackend):
         **options: Any,
     ) -> None:
         super().__init__(chat_template=chat_template_name, **options)
-        self.client = HttpClient(base_url, api_key, verify)
+        self.client = JsonHttpClient(base_url, api_key, verify)
         self.base_url = self.client.base_url
         self.model_info: dict[str, Any] = self._model_info()
         if chat_template_name is None:
             self.chat_template = get_chat_template_by_model_path(self.get_model_name())
         self._incremental: bool | None = None
-        self._asking = PerLoop(asyncio.Lock)
+        self._asking = PerEventLoop(asyncio.Lock)
 
     # --- what programs ask -------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class RuntimeEndpoint(RemoteBackend):
         if isinstance(request, GenRequest):
             check_options(request.options, bool(self.model_info.get("closes_at_limit")))
 
-    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+    async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         body = generate_body(prompt, request, stream=emit is not None)
         if emit is None:
             generated = generated_of(answer_of(await self._generate(body)))
@@ -96,10 +96,10 @@ class RuntimeEndpoint(RemoteBackend):
             generated = await self._stream(body, request, emit)
         return _checked(generated, request)
 
-    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         return await choose(self._generate, prompt, request, self.shows_prompt_token)
 
-    async def warm(self, prompt: Prompt) -> None:
+    async def warm(self, prompt: RemotePrompt) -> None:
         if prompt.text:
             answer_of(await self._generate({**prompt_body(prompt), "sampling_params": {"max_new_tokens": 0}}))
 
@@ -110,7 +110,7 @@ class RuntimeEndpoint(RemoteBackend):
         return with_quotes(body) if self.model_info.get("takes_quoted_text") else body
 
     async def _stream(self, body: dict[str, Any], request: GenRequest, emit: OnChunk) -> Generated:
-        answer = AnswerStream(request, emit, await self._streams_incrementally())
+        answer = NativeResponseStream(request, emit, await self._streams_incrementally())
         async with aclosing(self.client.events("/generate", self._quoting(body))) as events:
             async for event in events:
                 answer.take(event)

@@ -14,15 +14,15 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate, get_chat_template, match_chat_template
 from ...errors import BadValueError
 from ...sampling.choices import ChoicesDecision
-from ..apis.answer import AnswerWriter, Bill, finished, nothing_generated
-from ..apis.sdk import TokenUsage, sdk_errors
+from ..apis.api_response import ApiResponseCollector, CallTokenUsage, finished, nothing_generated
+from ..apis.provider_sdk import TokenUsage, sdk_errors
 from ..remote.base import RemoteBackend
-from ..remote.prompt import Prompt
-from ..speculation.stream import speculating_stream
-from .answer import bill_of, take_chat, take_chat_chunk, take_text, take_text_chunk
-from .body import Body, body_of, check_options, limit_of, stops_of
-from .forms import Traits, form_of
-from .select import Scorer, choose_in_chat
+from ..remote.remote_prompt import RemotePrompt
+from ..speculation.text_speculation import speculating_stream
+from .openai_response import token_usage_of, take_chat, take_chat_chunk, take_text, take_text_chunk
+from .openai_request import Body, body_of, check_options, limit_of, stops_of
+from .openai_constraints import ServerCapabilities, constraint_for
+from .openai_select import EchoLogprobScorer, choose_in_chat
 
 _REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")
 
@@ -54,7 +54,7 @@ class CompletionsBackend(RemoteBackend):
         self.names_tokens = True  # until the server refuses log-probabilities
         self.takes_media = frozenset({"image"}) if is_chat_model else frozenset()
         self._tokenizer_given = tokenizer
-        self.traits = Traits(
+        self.traits = ServerCapabilities(
             f"{type(self).__name__}({model_name!r})",
             chat=is_chat_model,
             reasoning=bool(_REASONING.match(model_name)) if reasoning is None else reasoning,
@@ -63,7 +63,7 @@ class CompletionsBackend(RemoteBackend):
             sparse=sparse,
             tokenizer=lambda: self._tokenizer,
         )
-        self._scorer = Scorer(self._ask, self.traits)
+        self._scorer = EchoLogprobScorer(self._ask, self.traits)
 
     def open_speculating(self, num_api_spec_tokens: int) -> Stream:
         return speculating_stream(self, num_api_spec_tokens, self.is_chat_model)
@@ -83,29 +83,29 @@ class CompletionsBackend(RemoteBackend):
     def check(self, request: GenRequest | SelectRequest) -> None:
         if isinstance(request, GenRequest):
             check_options(request.options, self.traits)
-            form_of(request.options, self.traits)
+            constraint_for(request.options, self.traits)
 
-    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
-        form = form_of(request.options, self.traits)
+    async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+        form = constraint_for(request.options, self.traits)
         body = body_of(prompt, request, self.traits, form)
         if request.options.max_new_tokens == 0:
             if not request.options.return_logprob:
                 return nothing_generated()
             emit = None
-        writer = AnswerWriter(request, stops_of(request, self.traits, form), emit, form, limit_of(body))
+        writer = ApiResponseCollector(request, stops_of(request, self.traits, form), emit, form, limit_of(body))
         await (self._take_whole(body, writer) if emit is None else self._take_stream(body, writer))
         return finished(writer)
 
-    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         if self.is_chat_model:
             return await choose_in_chat(self.complete, prompt, request, self.traits)
         return await self._scorer.choose(prompt, request)
 
-    async def _take_whole(self, body: Body, writer: AnswerWriter) -> None:
+    async def _take_whole(self, body: Body, writer: ApiResponseCollector) -> None:
         take = take_chat if self.is_chat_model else take_text
         take(writer, await self._ask(body))
 
-    async def _take_stream(self, body: Body, writer: AnswerWriter) -> None:
+    async def _take_stream(self, body: Body, writer: ApiResponseCollector) -> None:
         take = take_chat_chunk if self.is_chat_model else take_text_chunk
         with sdk_errors():
             stream = await self.send({**body, "stream": True, "stream_options": {"include_usage": True}})
@@ -118,10 +118,10 @@ class CompletionsBackend(RemoteBackend):
         """The whole answer to a call."""
         with sdk_errors():
             answer = await self.send(body)
-        self._pay(bill_of(answer) or Bill())
+        self._pay(token_usage_of(answer) or CallTokenUsage())
         return answer
 
-    def _pay(self, bill: Bill) -> None:
+    def _pay(self, bill: CallTokenUsage) -> None:
         self.token_usage.add(bill.prompt_tokens, bill.completion_tokens)
 
     @cached_property

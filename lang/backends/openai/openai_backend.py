@@ -9,10 +9,10 @@ from typing import Any
 
 from ...chat import ChatTemplate
 from ...errors import BadValueError
-from ..apis.sdk import CONNECT_SECONDS, require
-from ..remote.loop import PerLoop, remote_loop
-from .body import Body
-from .calls import CompletionsBackend
+from ..apis.provider_sdk import CONNECT_SECONDS, require
+from ..remote.remote_event_loop import PerEventLoop, remote_loop
+from .openai_request import Body
+from .completions_backend import CompletionsBackend
 
 COMPLETION_MODELS = frozenset({
     "gpt-3.5-turbo-instruct", "gpt-3.5-turbo-instruct-0914", "davinci-002", "babbage-002", "text-davinci-003",
@@ -83,7 +83,7 @@ class OpenAI(CompletionsBackend):
         )
         self.extra_body = dict(extra_body or {})
         self._new_client = self._client_maker(is_azure, args, client_kw)
-        self._client = PerLoop(self._new_client)
+        self._client = PerEventLoop(self._new_client)
 
     async def send(self, body: Body) -> Any:
         client = self._client.get()
@@ -94,7 +94,7 @@ class OpenAI(CompletionsBackend):
 
     def shutdown(self) -> None:
         """Close the connections. The backend can be used again."""
-        client, self._client = self._client.peek(), PerLoop(self._new_client)
+        client, self._client = self._client.peek(), PerEventLoop(self._new_client)
         if client is not None:
             asyncio.run_coroutine_threadsafe(client.close(), remote_loop()).result(CONNECT_SECONDS)
 

@@ -15,7 +15,7 @@ from ...sampling.options import SamplingOptions
 Schema = dict[str, Any]
 
 
-class TextTokenizer(Protocol):
+class ConstraintTokenizer(Protocol):
     """What is needed of a tokenizer: the ids of a text, without marks, and the text of ids."""
 
     def encode(self, text: str) -> list[int]: ...
@@ -24,7 +24,7 @@ class TextTokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Traits:
+class ServerCapabilities:
     """What a server can do. `constrained`: whose names it takes for grammars and more sampling options."""
 
     name: str
@@ -33,14 +33,14 @@ class Traits:
     constrained: frozenset[str] = frozenset()  # of "sglang", "vllm"
     prefill: bool = False
     sparse: bool = False  # sampling options are sent only if the program gives them
-    tokenizer: Callable[[], TextTokenizer | None] = lambda: None
+    tokenizer: Callable[[], ConstraintTokenizer | None] = lambda: None
 
     def refuse(self, what: str, advice: str) -> UnsupportedByBackendError:
         return UnsupportedByBackendError(f"{self.name} {what}; {advice}")
 
 
 @dataclass(frozen=True)
-class Form:
+class OpenAIConstraint:
     """What goes into a request for the sake of the form, and how the answer becomes the text.
 
     `opening` is text that stands at the end of the prompt and is part of the result. `unwrap(answer)` gives the text
@@ -58,7 +58,7 @@ class Form:
     closed: bool = False
 
 
-def form_of(options: SamplingOptions, traits: Traits) -> Form:
+def constraint_for(options: SamplingOptions, traits: ServerCapabilities) -> OpenAIConstraint:
     """The form of a gen. Raises UnsupportedByBackendError for one that the server cannot keep to."""
     if options.structural_tag is not None:
         return _structural(options.structural_tag, traits)
@@ -76,19 +76,19 @@ def form_of(options: SamplingOptions, traits: Traits) -> Form:
             "give json_schema=, a dtype or select instead; a server that has vLLM's or SGLang's options is "
             "declared with OpenAI(..., constrained='vllm') or 'sglang'",
         )
-    return Form()
+    return OpenAIConstraint()
 
 
 # --- grammars, on servers that have them -----------------------------------------------------------------
 
 
-def _pattern(pattern: str, traits: Traits) -> Form:
+def _pattern(pattern: str, traits: ServerCapabilities) -> OpenAIConstraint:
     body: dict[str, Any] = {}
     if "sglang" in traits.constrained:
         body["regex"] = pattern
     if "vllm" in traits.constrained:
         body["structured_outputs"] = {"regex": pattern}
-    return Form(body, check=partial(_check_pattern, pattern))
+    return OpenAIConstraint(body, check=partial(_check_pattern, pattern))
 
 
 def _check_pattern(pattern: str, answer: str) -> None:
@@ -96,36 +96,36 @@ def _check_pattern(pattern: str, answer: str) -> None:
         raise ValueError(f"the answer {answer!r} does not match {pattern!r}: the server did not enforce it")
 
 
-def _grammar(ebnf: str, traits: Traits) -> Form:
+def _grammar(ebnf: str, traits: ServerCapabilities) -> OpenAIConstraint:
     if not traits.constrained:
         raise traits.refuse("keeps to no grammar", "give json_schema=, or a backend that takes ebnf=")
     body: dict[str, Any] = {"ebnf": ebnf} if "sglang" in traits.constrained else {}
     if "vllm" in traits.constrained:
         body["structured_outputs"] = {"grammar": ebnf}
-    return Form(body)
+    return OpenAIConstraint(body)
 
 
-def _structural(tag: str, traits: Traits) -> Form:
+def _structural(tag: str, traits: ServerCapabilities) -> OpenAIConstraint:
     if not (traits.constrained and traits.chat):
         raise traits.refuse("takes no structural_tag", "give json_schema=, or a backend that takes it")
-    return Form({"response_format": {"type": "structural_tag", **json.loads(tag)}})
+    return OpenAIConstraint({"response_format": {"type": "structural_tag", **json.loads(tag)}})
 
 
 # --- JSON ------------------------------------------------------------------------------------------------
 
 
-def _schema(text: str, traits: Traits) -> Form:
+def _schema(text: str, traits: ServerCapabilities) -> OpenAIConstraint:
     schema = json.loads(text)
     if traits.constrained:
-        return Form(_declared_schema(schema, traits), check=_parsed, ended=_is_whole_json)
+        return OpenAIConstraint(_declared_schema(schema, traits), check=_parsed, ended=_is_whole_json)
     if not traits.chat:
         raise traits.refuse("is a completion model and keeps to no json_schema", "use a chat model")
     if isinstance(schema, dict) and schema.get("type") == "object":
-        return Form(_response_format(strict(schema)), check=_parsed, ended=_is_whole_json)
-    return Form(_response_format(wrapped(schema)), unwrap=_unwrapped_json, ended=_is_whole_json, closed=True)
+        return OpenAIConstraint(_response_format(strict(schema)), check=_parsed, ended=_is_whole_json)
+    return OpenAIConstraint(_response_format(wrapped(schema)), unwrap=_unwrapped_json, ended=_is_whole_json, closed=True)
 
 
-def _declared_schema(schema: Any, traits: Traits) -> dict[str, Any]:
+def _declared_schema(schema: Any, traits: ServerCapabilities) -> dict[str, Any]:
     if traits.chat:
         return _response_format(schema)
     body: dict[str, Any] = {"json_schema": json.dumps(schema)} if "sglang" in traits.constrained else {}
@@ -206,7 +206,7 @@ _JSON_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 
 
-def _chat_dtype(dtype: str) -> Form:
+def _chat_dtype(dtype: str) -> OpenAIConstraint:
     name, kinds = _JSON_TYPES[dtype]
 
     def unwrap(answer: str) -> str:
@@ -215,14 +215,14 @@ def _chat_dtype(dtype: str) -> Form:
             raise ValueError(f"the answer {answer!r} has no {dtype}: the server did not enforce the schema")
         return f'"{value}"' if dtype == "str" else str(value)
 
-    return Form(_response_format(wrapped({"type": name})), unwrap=unwrap, ended=_is_whole_json, closed=True)
+    return OpenAIConstraint(_response_format(wrapped({"type": name})), unwrap=unwrap, ended=_is_whole_json, closed=True)
 
 
-def _text_dtype(dtype: str, traits: Traits) -> Form:
+def _text_dtype(dtype: str, traits: ServerCapabilities) -> OpenAIConstraint:
     if dtype == "str":
-        return Form(opening='"', stops=('"',), unwrap=lambda answer: f'"{answer}"')
+        return OpenAIConstraint(opening='"', stops=('"',), unwrap=lambda answer: f'"{answer}"')
     if dtype == "int":
-        return Form(_digits_only(traits), unwrap=_whole_number)
+        return OpenAIConstraint(_digits_only(traits), unwrap=_whole_number)
     raise traits.refuse(f"is a completion model without dtype {dtype}", "use int or str, or a chat model")
 
 
@@ -234,7 +234,7 @@ def _whole_number(answer: str) -> str:
     return answer.strip()
 
 
-def _digits_only(traits: Traits) -> dict[str, Any]:
+def _digits_only(traits: ServerCapabilities) -> dict[str, Any]:
     """A bias towards numbers and what ends them, where the tokens of the model are known."""
     tokenizer = traits.tokenizer()
     if tokenizer is None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from ...backend import GenRequest
 from ...errors import UnsupportedByBackendError
-from ...media.content import Message
+from ...media.message_content import Message
 from ...sampling.options import DEFAULTS, SamplingOptions
-from ..remote.prompt import Prompt
-from .forms import Form, Traits
+from ..remote.remote_prompt import RemotePrompt
+from .openai_constraints import OpenAIConstraint, ServerCapabilities
 
 Body = dict[str, Any]
 
@@ -44,7 +44,7 @@ def given(options: SamplingOptions, name: str) -> bool:
     return value is not None and value != getattr(DEFAULTS, name)
 
 
-def check_options(options: SamplingOptions, traits: Traits) -> None:
+def check_options(options: SamplingOptions, traits: ServerCapabilities) -> None:
     """Raise UnsupportedByBackendError for the first option that the server has no word for."""
     for name, (_, servers) in _EXTRAS.items():
         if given(options, name) and not servers & traits.constrained:
@@ -62,14 +62,14 @@ def check_options(options: SamplingOptions, traits: Traits) -> None:
         raise traits.refuse("gives no log-probabilities of the prompt", "leave logprob_start_len out")
 
 
-def cannot_close(traits: Traits) -> UnsupportedByBackendError:
+def cannot_close(traits: ServerCapabilities) -> UnsupportedByBackendError:
     return traits.refuse(
         "cannot close a text at its limit (close_at_limit=True)",
         "leave it out (a typed text that is cut is an error then), or give more max_tokens",
     )
 
 
-def stops_of(request: GenRequest, traits: Traits, form: Form) -> tuple[str, ...]:
+def stops_of(request: GenRequest, traits: ServerCapabilities, form: OpenAIConstraint) -> tuple[str, ...]:
     """What ends the answer. A chat server ends turns by its own template's marks."""
     if form.closed:
         return ()
@@ -77,7 +77,7 @@ def stops_of(request: GenRequest, traits: Traits, form: Form) -> tuple[str, ...]
     return tuple(stop for stop in dict.fromkeys((*form.stops, *asked)) if stop)
 
 
-def body_of(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> Body:
+def body_of(prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilities, form: OpenAIConstraint) -> Body:
     """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
     options = request.options
     start = chat_start(prompt, traits) if traits.chat else {"prompt": prompt.text + form.opening}
@@ -97,7 +97,7 @@ def body_of(prompt: Prompt, request: GenRequest, traits: Traits, form: Form) -> 
     return {**body, **_logprobs(options, traits), **_extras(options, traits)}
 
 
-def _limit(options: SamplingOptions, traits: Traits) -> Body:
+def _limit(options: SamplingOptions, traits: ServerCapabilities) -> Body:
     """How many tokens there may be. Chat servers that are told none go up to the context; for text completions the protocol
     has 16 then, which no form of any length fits."""
     most = options.max_new_tokens
@@ -112,7 +112,7 @@ def limit_of(body: Body) -> int | None:
     return found
 
 
-def _sampling(options: SamplingOptions, traits: Traits) -> Body:
+def _sampling(options: SamplingOptions, traits: ServerCapabilities) -> Body:
     body: Body = {}
     if not traits.reasoning:
         names = ("temperature", "top_p")
@@ -123,14 +123,14 @@ def _sampling(options: SamplingOptions, traits: Traits) -> Body:
     return body if options.seed is None else {**body, "seed": options.seed}
 
 
-def _logprobs(options: SamplingOptions, traits: Traits) -> Body:
+def _logprobs(options: SamplingOptions, traits: ServerCapabilities) -> Body:
     if not options.return_logprob:
         return {}
     count = options.top_logprobs_num or 0
     return {"logprobs": True, "top_logprobs": count} if traits.chat else {"logprobs": max(count, 1)}
 
 
-def _extras(options: SamplingOptions, traits: Traits) -> Body:
+def _extras(options: SamplingOptions, traits: ServerCapabilities) -> Body:
     found = {
         word: getattr(options, name)
         for name, (word, servers) in _EXTRAS.items()
@@ -146,7 +146,7 @@ def _or(value: Any, default: Any) -> Any:
 # --- chat ------------------------------------------------------------------------------------------------
 
 
-def chat_start(prompt: Prompt, traits: Traits) -> Body:
+def chat_start(prompt: RemotePrompt, traits: ServerCapabilities) -> Body:
     """The messages: the turns, or text that stands outside of turns, where there are none, as one turn of the user.
 
     Raises UnsupportedByBackendError for text beside turns, and for a gen elsewhere than in the assistant's.
@@ -178,7 +178,7 @@ def _without_tool_role(message: Message) -> Message:
     return {"role": "user", "content": said}
 
 
-def _check_turns(prompt: Prompt, traits: Traits) -> None:
+def _check_turns(prompt: RemotePrompt, traits: ServerCapabilities) -> None:
     advice = 's += sgl.user("...") and then s += sgl.assistant(sgl.gen("name"))'
     if prompt.loose.strip():
         raise traits.refuse(

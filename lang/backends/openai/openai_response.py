@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import RemoteError, RemoteProtocolError
-from ..apis.answer import AnswerWriter, Bill, Entry
+from ..apis.api_response import ApiResponseCollector, CallTokenUsage, Entry
 
 
-def take_chat(writer: AnswerWriter, answer: Any) -> None:
+def take_chat(writer: ApiResponseCollector, answer: Any) -> None:
     """A whole chat completion."""
     choice = first_choice(answer)
     _refusal(choice.message)
@@ -19,7 +19,7 @@ def take_chat(writer: AnswerWriter, answer: Any) -> None:
     writer.push(choice.message.content or "", rows, tops)
 
 
-def take_text(writer: AnswerWriter, answer: Any) -> None:
+def take_text(writer: ApiResponseCollector, answer: Any) -> None:
     """A whole text completion."""
     choice = first_choice(answer)
     rows, tops = text_logprobs(choice)
@@ -27,9 +27,9 @@ def take_text(writer: AnswerWriter, answer: Any) -> None:
     writer.push(choice.text or "", rows, tops)
 
 
-def take_chat_chunk(writer: AnswerWriter, chunk: Any) -> None:
+def take_chat_chunk(writer: ApiResponseCollector, chunk: Any) -> None:
     """A chunk of a chat completion; the last one has no choices but the usage."""
-    writer.bill = bill_of(chunk) or writer.bill
+    writer.bill = token_usage_of(chunk) or writer.bill
     for choice in (chunk.choices or [])[:1]:
         rows, tops = _chat_logprobs(choice)
         _besides(writer, choice.delta)
@@ -37,8 +37,8 @@ def take_chat_chunk(writer: AnswerWriter, chunk: Any) -> None:
         writer.finish = choice.finish_reason or writer.finish
 
 
-def take_text_chunk(writer: AnswerWriter, chunk: Any) -> None:
-    writer.bill = bill_of(chunk) or writer.bill
+def take_text_chunk(writer: ApiResponseCollector, chunk: Any) -> None:
+    writer.bill = token_usage_of(chunk) or writer.bill
     for choice in (chunk.choices or [])[:1]:
         writer.push(choice.text or "", *text_logprobs(choice))
         writer.finish = choice.finish_reason or writer.finish
@@ -52,14 +52,14 @@ def first_choice(answer: Any) -> Any:
     return choices[0]
 
 
-def bill_of(answer: Any) -> Bill | None:
+def token_usage_of(answer: Any) -> CallTokenUsage | None:
     """The tokens of a call, where the answer tells them."""
     usage = getattr(answer, "usage", None)
     if usage is None:
         return None
     details = getattr(usage, "prompt_tokens_details", None)
     cached = getattr(details, "cached_tokens", None)
-    return Bill(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached)
+    return CallTokenUsage(usage.prompt_tokens or 0, usage.completion_tokens or 0, cached)
 
 
 def text_logprobs(choice: Any) -> tuple[list[Entry], list[list[Entry]]]:
@@ -83,8 +83,8 @@ def _chat_logprobs(choice: Any) -> tuple[list[Entry], list[list[Entry]]]:
     return rows, tops
 
 
-def _finish(writer: AnswerWriter, answer: Any, choice: Any) -> None:
-    writer.bill = bill_of(answer) or writer.bill
+def _finish(writer: ApiResponseCollector, answer: Any, choice: Any) -> None:
+    writer.bill = token_usage_of(answer) or writer.bill
     writer.finish = choice.finish_reason or "stop"
 
 
@@ -93,7 +93,7 @@ def _refusal(message: Any) -> None:
         raise RemoteError(f"the model refused to answer: {message.refusal}")
 
 
-def _besides(writer: AnswerWriter, message: Any) -> None:
+def _besides(writer: ApiResponseCollector, message: Any) -> None:
     """What stands beside the text: thoughts, calls of tools."""
     thought = getattr(message, "reasoning_content", None)
     if thought:

@@ -14,25 +14,25 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest
 from ...errors import RemoteProtocolError, RemoteStatusError
 from ...sampling.choices import ChoicesDecision, TokenLengthNormalized, TokenLogprob
 from ...sampling.options import DEFAULTS, SamplingOptions
-from ..deciding import Rows, conclude
-from ..remote.prompt import Prompt
-from .answer import text_logprobs
-from .body import Body
-from .forms import TextTokenizer, Traits
+from ..select_decision import Rows, conclude_select
+from ..remote.remote_prompt import RemotePrompt
+from .openai_response import text_logprobs
+from .openai_request import Body
+from .openai_constraints import ConstraintTokenizer, ServerCapabilities
 
 Ask = Callable[[Body], Awaitable[Any]]
-Complete = Callable[[Prompt, GenRequest, OnChunk | None], Awaitable[Generated]]
+Complete = Callable[[RemotePrompt, GenRequest, OnChunk | None], Awaitable[Generated]]
 
 
-class Scorer:
+class EchoLogprobScorer:
     """Decides by the log-probabilities of the choices, if the server echoes a prompt with them."""
 
-    def __init__(self, ask: Ask, traits: Traits) -> None:
+    def __init__(self, ask: Ask, traits: ServerCapabilities) -> None:
         self._ask = ask
         self._traits = traits
         self.echoes = True  # until the server says that it does not
 
-    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         if self.echoes:
             try:
                 return await self._by_scores(prompt, request)
@@ -42,7 +42,7 @@ class Scorer:
                 self.echoes = False
         return await self._by_bias(prompt, request)
 
-    async def _by_scores(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def _by_scores(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         texts = [prompt.text + choice for choice in request.choices]
         if prompt.text:
             texts.insert(0, prompt.text)
@@ -50,7 +50,7 @@ class Scorer:
         start = _common_start(found)
         rows = [row[start:] for row in found[len(found) - len(request.choices) :]]
         priors = await self._priors(request, rows) if request.method.requires_unconditional_logprobs else None
-        return conclude(request, rows, priors=priors)
+        return conclude_select(request, rows, priors=priors)
 
     async def _score(self, texts: list[str]) -> Rows:
         body = {"prompt": texts, "echo": True, "logprobs": 1, "max_tokens": 0, "temperature": 0.0}
@@ -70,7 +70,7 @@ class Scorer:
                 )
         return found
 
-    async def _by_bias(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def _by_bias(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         tokenizer = await asyncio.to_thread(self._traits.tokenizer)  # it may have to be fetched
         if tokenizer is None:
             raise self._traits.refuse(
@@ -88,7 +88,7 @@ def _common_start(rows: Sequence[Sequence[TokenLogprob]]) -> int:
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
-async def _walk(ask: Ask, text: str, request: SelectRequest, tokenizer: TextTokenizer) -> ChoicesDecision:
+async def _walk(ask: Ask, text: str, request: SelectRequest, tokenizer: ConstraintTokenizer) -> ChoicesDecision:
     """Token by token, let the model write one of the tokens with which choices that are left go on."""
     paths = [tokenizer.encode(choice) for choice in request.choices]
     scores = [0] * len(paths)
@@ -112,7 +112,7 @@ def _token(path: list[int], depth: int) -> int | None:
 
 
 async def _next_token(
-    ask: Ask, text: str, allowed: list[int], may_end: bool, request: SelectRequest, tokenizer: TextTokenizer
+    ask: Ask, text: str, allowed: list[int], may_end: bool, request: SelectRequest, tokenizer: ConstraintTokenizer
 ) -> int | None:
     """Which of the allowed tokens the model writes; None for another, where a choice may end here."""
     if len(allowed) == 1 and not may_end:
@@ -132,7 +132,7 @@ async def _next_token(
     )
 
 
-def _check_method(request: SelectRequest, traits: Traits) -> None:
+def _check_method(request: SelectRequest, traits: ServerCapabilities) -> None:
     if not isinstance(request.method, TokenLengthNormalized):
         raise traits.refuse(
             f"gives no scores for {request.method!r}",
@@ -144,7 +144,7 @@ def _check_method(request: SelectRequest, traits: Traits) -> None:
 
 
 async def choose_in_chat(
-    complete: Complete, prompt: Prompt, request: SelectRequest, traits: Traits
+    complete: Complete, prompt: RemotePrompt, request: SelectRequest, traits: ServerCapabilities
 ) -> ChoicesDecision:
     """Have the model write one of the choices, by a grammar if the server has them, else by an enum schema."""
     _check_method(request, traits)
@@ -158,7 +158,7 @@ async def choose_in_chat(
     return ChoicesDecision(str(chosen), generated.meta_info)
 
 
-def _writing_options(request: SelectRequest, traits: Traits) -> SamplingOptions:
+def _writing_options(request: SelectRequest, traits: ServerCapabilities) -> SamplingOptions:
     longest = max(len(choice.encode()) for choice in request.choices)
     options = replace(
         DEFAULTS,

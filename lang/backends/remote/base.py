@@ -25,13 +25,13 @@ from ...errors import (
 )
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import DEFAULTS, SamplingOptions
-from .loop import PerLoop
-from .prompt import Prompt
-from .retries import RetryPolicy, public_url, status_error
-from .stream import RemoteStream
+from .remote_event_loop import PerEventLoop
+from .remote_prompt import RemotePrompt
+from .retry_policy import RetryPolicy, public_url, status_error
+from .remote_stream import RemoteStream
 
 __all__ = [
-    "Prompt", "RemoteAbortedError", "RemoteBackend", "RemoteConnectionError", "RemoteError",
+    "RemotePrompt", "RemoteAbortedError", "RemoteBackend", "RemoteConnectionError", "RemoteError",
     "RemoteProtocolError", "RemoteStatusError", "RemoteStream", "RemoteStreamError", "RemoteTimeoutError",
     "public_url", "status_error",
 ]  # fmt: skip
@@ -44,7 +44,7 @@ class RemoteBackend(Backend):
 
     `timeout`: seconds for one call with its retries, from its start. `retries`: how often to repeat a call after a
     temporary failure (no connection, 408, 409, 425, 429, 5xx), after about `backoff` seconds, doubled each time.
-    `max_concurrency`: the most calls at a time. `chat_template`: a template or its name.
+    `max_concurrency`: the most calls at a time. `hf_chat_template`: a template or its name.
 
     Subclasses define `complete` and, if they can, `choose` and `warm`. They raise RemoteError for failures of the server
     or the network (`retryable` if another try may help) and UnsupportedByBackendError for requests that cannot be
@@ -70,7 +70,7 @@ class RemoteBackend(Backend):
         self.timeout = timeout
         self.policy = RetryPolicy(retries, backoff)
         self.max_concurrency = max_concurrency
-        self._slots = PerLoop(lambda: asyncio.Semaphore(max_concurrency))
+        self._slots = PerEventLoop(lambda: asyncio.Semaphore(max_concurrency))
         if isinstance(chat_template, str):
             chat_template = get_chat_template(chat_template)
         if chat_template is not None:
@@ -88,20 +88,20 @@ class RemoteBackend(Backend):
         """Raise at once what is wrong with a request (an option that the server does not have)."""
 
     @abstractmethod
-    async def complete(self, prompt: Prompt, request: GenRequest, emit: OnChunk | None) -> Generated:
+    async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
         """Generate one text behind the prompt, whatever `request.options.n` says.
 
         With `emit` the text is streamed: it gets the new text of each chunk, and what it got must add up to
         the text of the result.
         """
 
-    async def choose(self, prompt: Prompt, request: SelectRequest) -> ChoicesDecision:
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         """The best of the choices behind the prompt."""
         raise UnsupportedByBackendError(
             f"{type(self).__name__} cannot select; use gen with a regex or another backend"
         )
 
-    async def warm(self, prompt: Prompt) -> None:
+    async def warm(self, prompt: RemotePrompt) -> None:
         """Have the server compute and cache the prompt."""
 
     # --- for streams -------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def call_on_loop(call: Callable[..., object], *args: Any) -> None:
     remote_loop().call_soon_threadsafe(call, *args)
 
 
-class PerLoop(Generic[T]):
+class PerEventLoop(Generic[T]):
     """What belongs to one event loop (a client, a semaphore): made at its first use on the running one."""
 
     def __init__(self, make: Callable[[], T]) -> None:

@@ -6,14 +6,14 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from ...backend import Media
-from ...media.content import Message, content_of
+from ...media.message_content import Message, content_of
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RemotePrompt:
     """All that stands before a generation.
 
-    `text` is the raw text, template marks and image tokens included, a `Passage` where strangers' words are in it.
+    `text` is the raw text, template marks and image tokens included, a `QuotedText` where strangers' words are in it.
     `messages` are the finished turns; their
     contents are left-stripped, and lists of content parts (text, image_url) where a turn has pictures. `role`
     is that of the open turn (None outside turns), `partial` its text so far. `media` are all pictures, in
@@ -33,7 +33,7 @@ class Prompt:
 
 
 @dataclass
-class Draft:
+class RemotePromptBuilder:
     """The prompt of a stream while it is being written."""
 
     text: str = ""
@@ -69,13 +69,13 @@ class Draft:
         if self.role is not None:
             self.turn.append(media)
 
-    def copy(self) -> Draft:
+    def copy(self) -> RemotePromptBuilder:
         twin = copy(self)
         twin.messages, twin.turn, twin.media = list(self.messages), list(self.turn), list(self.media)
         return twin
 
-    def prompt(self) -> Prompt:
-        return Prompt(
+    def prompt(self) -> RemotePrompt:
+        return RemotePrompt(
             self.text,
             list(self.messages),
             self.role,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...config import own_words
+from ...global_config import own_words
 from ...errors import (
     RemoteAbortedError,
     RemoteError,
@@ -18,11 +18,11 @@ from ...errors import (
     UnsupportedByBackendError,
     check_text,
 )
-from ...media.urls import as_url
+from ...media.media_urls import as_url
 from ...sampling.choices import ChoicesDecision
-from ..held import Gate
-from .loop import call_on_loop
-from .prompt import Draft
+from ..pending_calls import PendingCalls
+from .remote_event_loop import call_on_loop
+from .remote_prompt import RemotePromptBuilder
 
 if TYPE_CHECKING:
     from .base import RemoteBackend
@@ -39,8 +39,8 @@ class RemoteStream(Stream):
 
     def __init__(self, backend: RemoteBackend, born: bool = True) -> None:
         self.backend = backend
-        self.draft = Draft()
-        self._gate = Gate(shut=not born)
+        self.draft = RemotePromptBuilder()
+        self._gate = PendingCalls(shut=not born)
         self._task: asyncio.Task[None] | None = None  # touched on the loop only
         self._running: Future[Any] | None = None
 
@@ -119,7 +119,7 @@ class RemoteStream(Stream):
         self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None
     ) -> Generated:
         """Have the backend generate behind the text so far. `deadline`: time.monotonic() seconds."""
-        emission = Emission(on_chunk) if on_chunk else None
+        emission = ChunkEmitter(on_chunk) if on_chunk else None
         work = partial(self.backend.complete, self.draft.prompt(), request, emission)
         try:
             return await self.backend.perform(work, deadline, lambda: not (emission and emission.text))
@@ -184,7 +184,7 @@ class RemoteStream(Stream):
             self._task.cancel()
 
 
-class Emission:
+class ChunkEmitter:
     """Passes on the chunks of a call and remembers their text: what was shown cannot be taken back."""
 
     def __init__(self, on_chunk: OnChunk) -> None:

@@ -67,11 +67,11 @@ def status_error(
         status=status,
         url=shown,
         retry_after=retry_after_of(headers or {}),
-        retryable=is_worth_another_try(status),
+        retryable=is_retryable(status),
     )
 
 
-def is_worth_another_try(status: int) -> bool:
+def is_retryable(status: int) -> bool:
     return status in _WORTH_ANOTHER_TRY or (status >= 500 and status != 501)
 
 

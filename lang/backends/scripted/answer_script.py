@@ -25,7 +25,7 @@ class Delayed:
     answer: Any
 
 
-class Answers:
+class ScriptedAnswers:
     """Successive answers from a list, or the same one each time."""
 
     def __init__(self, key: str, given: Any) -> None:
@@ -63,7 +63,7 @@ def _called(function: Callable[[str, Request], Any], prompt: str, request: Reque
         raise ScriptError(f"the script's function is called with (prompt, request): {error}") from None
 
 
-class Script:
+class AnswerScript:
     """Finds the answer to a request.
 
     From a mapping: the variable's name, else the first pattern that is found in the prompt. From a list: the
@@ -73,14 +73,14 @@ class Script:
     def __init__(self, given: Any) -> None:
         self._lock = threading.Lock()
         self._function: Callable[[str, Request], Any] | None = None
-        self._named: dict[str | None, Answers] = {}
-        self._patterns: list[tuple[re.Pattern[str], Answers]] = []
-        self._in_order: Answers | None = None
+        self._named: dict[str | None, ScriptedAnswers] = {}
+        self._patterns: list[tuple[re.Pattern[str], ScriptedAnswers]] = []
+        self._in_order: ScriptedAnswers | None = None
         if isinstance(given, Mapping):
             for key, answers in given.items():
                 self._add(key, answers)
         elif isinstance(given, list | tuple):
-            self._in_order = Answers("the program", list(given))
+            self._in_order = ScriptedAnswers("the program", list(given))
         elif callable(given):
             self._function = given
         else:
@@ -90,9 +90,9 @@ class Script:
 
     def _add(self, key: Any, given: Any) -> None:
         if isinstance(key, re.Pattern):
-            self._patterns.append((key, Answers(f"prompts with {key.pattern!r}", given)))
+            self._patterns.append((key, ScriptedAnswers(f"prompts with {key.pattern!r}", given)))
         elif isinstance(key, str) or key is None:
-            self._named[key] = Answers(f"variable {key!r}", given)
+            self._named[key] = ScriptedAnswers(f"variable {key!r}", given)
         else:
             raise BadValueError(f"{key!r} cannot be a key of the script; give a variable's name or a compiled regex")
 
@@ -102,7 +102,7 @@ class Script:
             answers = self._function or self._find(prompt, request.name).next()
         return _called(answers, prompt, request) if callable(answers) else answers
 
-    def _find(self, prompt: str, name: str | None) -> Answers:
+    def _find(self, prompt: str, name: str | None) -> ScriptedAnswers:
         if self._in_order is not None:
             return self._in_order
         if name in self._named:

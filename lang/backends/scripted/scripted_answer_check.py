@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from ...backend import GenRequest
-from ...sampling.following import byte_matcher, constraint_of
+from ...sampling.constraint_match import byte_matcher, constraint_of
 from ...sampling.options import SamplingOptions
 
 
-def objection(text: str, request: GenRequest, truncated: bool = False) -> str | None:
+def answer_objection(text: str, request: GenRequest, truncated: bool = False) -> str | None:
     """Why the gen could not have given the text, or None. `truncated`: it was cut at max_new_tokens."""
     return _stops_earlier(text, request) or _breaks_grammar(text, request.options, truncated)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from ...backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate, get_chat_template
-from ...concurrency.once import when_done
+from ...concurrency.one_shot_callbacks import when_done
 from ...errors import ProgramCancelled, ScriptError
 from ...sampling.choices import ChoicesDecision
-from ...sampling.following import followed
-from ...sampling.limits import at_limit
-from .fulfil import objection
-from .script import Delayed, Request, Script, as_decision, as_generated, words
+from ...sampling.constraint_match import matches_constraint
+from ...sampling.text_limits import at_limit
+from .scripted_answer_check import answer_objection
+from .answer_script import Delayed, Request, AnswerScript, as_decision, as_generated, words
 
 __all__ = ["Delayed", "Scripted", "ScriptedCall"]
 
@@ -62,7 +62,7 @@ class Scripted(Backend):
     def __init__(self, script: Any, *, chat_template: str | ChatTemplate | None = None) -> None:
         self.chat_template = _template(chat_template)
         self.calls: list[ScriptedCall] = []
-        self._script = Script(script)
+        self._script = AnswerScript(script)
 
     def open(self) -> Stream:
         return ScriptedStream(self)
@@ -202,7 +202,7 @@ def _checked(answer: Any, prompt: str, request: Request) -> Generated | ChoicesD
         return as_decision(answer, request)
     generated = as_generated(answer, prompt)
     cut = bool(generated.meta_info.get("truncated")) or at_limit(generated.meta_info)
-    reason = objection(generated.text, request, cut)
+    reason = answer_objection(generated.text, request, cut)
     if reason is not None:
         raise ScriptError(f"no model could answer {generated.text!r:.80} to gen {request.name!r}: {reason}")
     return _closed(generated, request) if cut and request.options.close_at_limit else generated
@@ -210,7 +210,7 @@ def _checked(answer: Any, prompt: str, request: Request) -> Generated | ChoicesD
 
 def _closed(generated: Generated, request: GenRequest) -> Generated:
     """An answer that ends at its limit, completed by its grammar, as the engine does it."""
-    matcher = followed(generated.text, request.options)
+    matcher = matches_constraint(generated.text, request.options)
     if matcher is None or matcher.finished:
         return generated
     end = matcher.shortest_end().decode(errors="replace")

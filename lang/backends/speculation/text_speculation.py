@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, Stream
-from ...config import own_words
+from ...global_config import own_words
 from ...errors import BadValueError, RemoteStatusError
 from ...sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
-from ..apis.answer import Entry, first_stop
-from ..remote.stream import RemoteStream
-from .turns import TurnSpeculation
+from ..apis.api_response import Entry, first_stop
+from ..remote.remote_stream import RemoteStream
+from .turn_speculation import TurnSpeculation
 
 if TYPE_CHECKING:
     from ..remote.base import RemoteBackend
@@ -32,7 +32,7 @@ def speculating_stream(backend: RemoteBackend, num_api_spec_tokens: int, chat: b
 
 
 @dataclass(frozen=True)
-class Ahead:
+class SpeculatedText:
     """Text that was generated and not used yet, as tokens, each with its row of log-probabilities if known.
 
     `ended`: the model ended its text behind it; else the call's limit cut it. `options`: what it was made
@@ -49,7 +49,7 @@ class Ahead:
     def text(self) -> str:
         return "".join(self.tokens)
 
-    def without(self, head: int) -> Ahead:
+    def without(self, head: int) -> SpeculatedText:
         """What is left behind so many characters."""
         index = 0
         while index < len(self.tokens) and head >= len(self.tokens[index]):
@@ -61,7 +61,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedText:
     """What a gen gets of a text: so many characters, that many tokens, and why it ends there."""
 
     length: int
@@ -69,15 +69,15 @@ class Served:
     reason: dict[str, Any]
 
 
-def serve(ahead: Ahead, stops: tuple[str, ...], limit: int) -> Served | None:
+def serve(ahead: SpeculatedText, stops: tuple[str, ...], limit: int) -> ServedText | None:
     """What a gen of its own would make of the same text; None if the text ends before that is decided."""
     within = "".join(ahead.tokens[:limit])
     if cut := first_stop(within, stops):
-        return Served(cut[0], _tokens_in(ahead, cut[0]), {"type": "stop", "matched": cut[1]})
+        return ServedText(cut[0], _tokens_in(ahead, cut[0]), {"type": "stop", "matched": cut[1]})
     if len(ahead.tokens) >= limit:
-        return Served(len(within), limit, {"type": "length", "length": limit})
+        return ServedText(len(within), limit, {"type": "length", "length": limit})
     if ahead.ended:
-        return Served(len(within), len(ahead.tokens), {"type": "stop", "matched": None})
+        return ServedText(len(within), len(ahead.tokens), {"type": "stop", "matched": None})
     return None
 
 
@@ -89,7 +89,7 @@ class TextSpeculation(RemoteStream):
     """
 
     spec_tokens = 0
-    _ahead: Ahead | None = None
+    _ahead: SpeculatedText | None = None
 
     def write(self, text: str) -> None:
         super().write(text)
@@ -130,7 +130,7 @@ class TextSpeculation(RemoteStream):
             request.options, max_new_tokens=max(wanted, self.spec_tokens), stop=(), return_logprob=True
         )
         whole = await self._produce_named(GenRequest(options, (), request.name, request.where), deadline)
-        self._ahead = ahead_of(whole, request.options)
+        self._ahead = speculated_text_of(whole, request.options)
         bill = {
             name: whole.meta_info.get(name, 0) for name in ("prompt_tokens", "cached_tokens", "e2e_latency")
         }
@@ -202,15 +202,15 @@ def free_of(options: SamplingOptions) -> SamplingOptions:
     return replace(options, **_FREE)
 
 
-def ahead_of(whole: Generated, options: SamplingOptions) -> Ahead:
+def speculated_text_of(whole: Generated, options: SamplingOptions) -> SpeculatedText:
     """The answer to a call, cut into its tokens; into pieces of equal length where the server names none."""
     rows = whole.meta_info.get("output_token_logprobs") or []
     tokens = tuple(row[2] or "" for row in rows)
     ended = (whole.meta_info.get("finish_reason") or {}).get("type") != "length"
     if tokens and "".join(tokens) == whole.text:
-        return Ahead(tokens, tuple(rows), ended, free_of(options))
+        return SpeculatedText(tokens, tuple(rows), ended, free_of(options))
     count = whole.meta_info.get("completion_tokens") or len(whole.text)
-    return Ahead(_pieces(whole.text, count), (), ended, free_of(options), counted=False)
+    return SpeculatedText(_pieces(whole.text, count), (), ended, free_of(options), counted=False)
 
 
 def _pieces(text: str, count: int) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ def _pieces(text: str, count: int) -> tuple[str, ...]:
     return tuple(text[start:end] for start, end in pairwise(ends) if end > start)
 
 
-def _tokens_in(ahead: Ahead, length: int) -> int:
+def _tokens_in(ahead: SpeculatedText, length: int) -> int:
     """How many tokens begin within so many characters."""
     count = at = 0
     while at < length:

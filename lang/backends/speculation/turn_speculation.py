@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...concurrency.once import when_done
+from ...concurrency.one_shot_callbacks import when_done
 from ...errors import RemoteAbortedError, SpeculationError, UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import CONSTRAINTS, SamplingOptions
-from ..apis.answer import first_stop
-from ..held import pass_on
-from ..remote.stream import RemoteStream
+from ..apis.api_response import first_stop
+from ..pending_calls import forward_result
+from ..remote.remote_stream import RemoteStream
 
 ATTEMPTS = 3
 
@@ -40,7 +40,7 @@ class TurnFuture(Future[Generated]):
 
 
 @dataclass
-class Slot:
+class TurnSlot:
     """A gen in a turn that is still open."""
 
     request: GenRequest
@@ -48,7 +48,7 @@ class Slot:
     future: TurnFuture
 
 
-Element = str | Slot
+Element = str | TurnSlot
 
 
 @dataclass
@@ -58,8 +58,8 @@ class OpenTurn:
     elements: list[Element] = field(default_factory=list)
 
     @property
-    def slots(self) -> list[Slot]:
-        return [element for element in self.elements if isinstance(element, Slot)]
+    def slots(self) -> list[TurnSlot]:
+        return [element for element in self.elements if isinstance(element, TurnSlot)]
 
     def add(self, text: str) -> None:
         if self.elements and isinstance(self.elements[-1], str):
@@ -117,7 +117,7 @@ class TurnSpeculation(RemoteStream):
                 self._turn.fail(error)
                 self._turn = None
                 raise
-            slot = Slot(request, on_chunk, TurnFuture(self))
+            slot = TurnSlot(request, on_chunk, TurnFuture(self))
             self._turn.elements.append(slot)
             return slot.future
 
@@ -185,7 +185,7 @@ class TurnSpeculation(RemoteStream):
                 "max_tokens may differ), or write a turn for each"
             )
         constrained = [name for name in CONSTRAINTS if getattr(request.options, name) is not None]
-        if constrained and not (self.backend_goes_on and not slots):
+        if constrained and not (self.backend_continues_turns and not slots):
             raise UnsupportedByBackendError(
                 f"gen({request.name!r}) has {constrained[0]}, which holds for a whole answer, not for a part of "
                 "an assistant turn; give it a turn of its own"
@@ -197,7 +197,7 @@ class TurnSpeculation(RemoteStream):
             )
 
     @property
-    def backend_goes_on(self) -> bool:
+    def backend_continues_turns(self) -> bool:
         """True if the server goes on with the text that a turn begins with."""
         return bool(getattr(self.backend, "prefill", False))
 
@@ -226,11 +226,11 @@ class TurnSpeculation(RemoteStream):
 
     def _generate_turn(self, turn: OpenTurn) -> None:
         elements = turn.elements
-        while elements and isinstance(elements[0], str) and (self.backend_goes_on or not turn.slots):
+        while elements and isinstance(elements[0], str) and (self.backend_continues_turns or not turn.slots):
             super().append(elements.pop(0))  # type: ignore[arg-type]
         if not elements:
             return
-        if len(turn.slots) == 1 and isinstance(elements[0], Slot):
+        if len(turn.slots) == 1 and isinstance(elements[0], TurnSlot):
             self._generate_alone(elements[0], elements[1:])
             return
         options = [slot.request.options for slot in turn.slots]
@@ -239,14 +239,14 @@ class TurnSpeculation(RemoteStream):
         filled = self.queue(partial(self._fill, elements, deadline), partial(self._write_turn, elements))
         when_done(filled, partial(_settle, turn.slots))
 
-    def _generate_alone(self, slot: Slot, rest: Sequence[Element]) -> None:
-        pass_on(super().generate(slot.request, slot.on_chunk), slot.future, lambda generated: generated)
+    def _generate_alone(self, slot: TurnSlot, rest: Sequence[Element]) -> None:
+        forward_result(super().generate(slot.request, slot.on_chunk), slot.future, lambda generated: generated)
         for text in rest:
             super().append(str(text))
 
     async def _fill(self, elements: Sequence[Element], deadline: float | None) -> list[Generated]:
         """The result of each gen, from one answer that has the format of the turn."""
-        slots = [element for element in elements if isinstance(element, Slot)]
+        slots = [element for element in elements if isinstance(element, TurnSlot)]
         failures: list[str] = []
         for attempt in range(ATTEMPTS):
             request = self._request_of(slots, attempt)
@@ -262,7 +262,7 @@ class TurnSpeculation(RemoteStream):
             "write a turn for each gen"
         )
 
-    def _request_of(self, slots: Sequence[Slot], attempt: int) -> GenRequest:
+    def _request_of(self, slots: Sequence[TurnSlot], attempt: int) -> GenRequest:
         first = slots[0].request
         seed = first.options.seed
         options = replace(
@@ -292,7 +292,7 @@ def match(elements: Sequence[Element], answer: str) -> list[tuple[str, str | Non
     What stands behind the last gen is not looked for: the answer may end before it. White space before the
     answer does not count.
     """
-    last = max(index for index, element in enumerate(elements) if isinstance(element, Slot))
+    last = max(index for index, element in enumerate(elements) if isinstance(element, TurnSlot))
     if isinstance(elements[0], str):
         elements = [elements[0].lstrip(), *elements[1:]]
         answer = answer.lstrip()
@@ -311,7 +311,7 @@ def match(elements: Sequence[Element], answer: str) -> list[tuple[str, str | Non
     return found
 
 
-def _end_of(slot: Slot, follower: Element | None, answer: str, at: int) -> tuple[int, str | None]:
+def _end_of(slot: TurnSlot, follower: Element | None, answer: str, at: int) -> tuple[int, str | None]:
     """Where the text of a gen ends that begins at `at`, and by which stop."""
     stops = slot.request.options.stops
     if cut := first_stop(answer[at:], stops):
@@ -332,7 +332,7 @@ def describe(elements: Sequence[Element]) -> str:
     )
 
 
-def _results(slots: Sequence[Slot], found: list[tuple[str, str | None]], whole: Generated) -> list[Generated]:
+def _results(slots: Sequence[TurnSlot], found: list[tuple[str, str | None]], whole: Generated) -> list[Generated]:
     """The gens' texts; the cost of the call stands with the first."""
     results = []
     for index, (text, stop) in enumerate(found):
@@ -345,7 +345,7 @@ def _results(slots: Sequence[Slot], found: list[tuple[str, str | None]], whole: 
     return results
 
 
-def _settle(slots: Sequence[Slot], filled: Future[list[Generated]]) -> None:
+def _settle(slots: Sequence[TurnSlot], filled: Future[list[Generated]]) -> None:
     error = filled.exception()
     for index, slot in enumerate(slots):
         if error is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sgl.runtime.dialects import Event, Said, Thought
-from sgl.runtime.dialects.reader import Form, Reader
+from sgl.runtime.dialects import Event, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects.output_reader import CallForm, OutputReader
 
-from ..chat.reasoning import MARKS, marks_of, split_reasoning
+from ...chat.reasoning_split import MARKS, marks_of, split_reasoning
 
 
 class ReasoningParser:
@@ -29,7 +29,7 @@ class ReasoningParser:
         marks = marks_of(model_type)
         self.model_type = model_type
         self.marks = marks if force_reasoning is None else marks._replace(open=bool(force_reasoning))
-        self._reader = Reader(Form(""), marks=self.marks)
+        self._reader = OutputReader(CallForm(""), marks=self.marks)
         self._streams = stream_reasoning
         self._kept = ""
 
@@ -49,6 +49,6 @@ class ReasoningParser:
 
     def _told(self, events: Sequence[Event], release: bool) -> tuple[str, str]:
         """The thought and the answer in some events; `release`: the thought so far may be given out."""
-        self._kept += "".join(event.text for event in events if isinstance(event, Thought))
+        self._kept += "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         thought, self._kept = (self._kept, "") if release else ("", self._kept)
-        return thought, "".join(event.text for event in events if isinstance(event, Said))
+        return thought, "".join(event.text for event in events if isinstance(event, ContentDelta))

@@ -6,8 +6,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..chat import ChatTemplate, chat_template_registry, match_chat_template
-from ..chat.template import Messages
+from ...chat import ChatTemplate, chat_template_registry, match_chat_template
+from ...chat.chat_turn_template import Messages
 
 ROLES = ("user", "assistant")
 

@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..backends.apis.sdk import MissingPackageError
-from ..sampling.options import schema_text
-from .local import hugging_face_tokenizer
-from .servers import kill_process_tree
-from .settings import choose_model
+from ...backends.apis.provider_sdk import MissingPackageError
+from ...sampling.options import schema_text
+from ..local_backend import hugging_face_tokenizer
+from ..server_launch import kill_process_tree
+from ..alias_settings import choose_model
 
 __all__ = [
     "build_regex_from_object", "get_tokenizer", "is_cuda", "is_hip", "kill_child_process",
@@ -75,7 +75,7 @@ def get_tokenizer(tokenizer_name: str, *args: Any, tokenizer_mode: str = "auto",
     """The tokenizer of the model that the program gets when it asks for this one."""
     path = choose_model(tokenizer_name).path
     if path is None:
-        from ..backends.default import shared_engine
+        from ...backends.default_backend import shared_engine
 
         path = shared_engine().model_path
     return hugging_face_tokenizer(

@@ -14,11 +14,11 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from ..config import global_config
-from ..errors import ProgramError, UnsupportedByBackendError
-from ..function import SglFunction, function
-from ..nodes.primitives import assistant, gen, image, select, system, user
-from .check_values import (
+from ...global_config import global_config
+from ...errors import ProgramError, UnsupportedByBackendError
+from ...function import SglFunction, function
+from ...nodes.primitives import assistant, gen, image, select, system, user
+from .backend_check_values import (
     check,
     test_decode_int,
     test_decode_json,
@@ -26,7 +26,7 @@ from .check_values import (
     test_dtype_gen,
     test_regex,
 )
-from .utils import download_and_cache_file, read_jsonl
+from ..sglang_utils import download_and_cache_file, read_jsonl
 
 __all__ = [
     "test_chat_completion_speculative", "test_completion_speculative", "test_decode_int", "test_decode_json",

@@ -1,4 +1,4 @@
-"""Values that a backend is asked for: integers, JSON, types, regular expressions. Part of `check_programs`."""
+"""Values that a backend is asked for: integers, JSON, types, regular expressions. Part of `backend_check_programs`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from ..function import function
-from ..nodes.primitives import gen, gen_int, gen_string
+from ...function import function
+from ...nodes.primitives import gen, gen_int, gen_string
 
 
 def check(holds: object, what: str, found: object) -> None:

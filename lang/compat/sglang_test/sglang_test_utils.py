@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import global_config
-from .servers import free_port, kill_process_tree, popen_launch_server
-from .utils import is_in_ci, normalize_base_url
+from ...global_config import global_config
+from ..server_launch import free_port, kill_process_tree, popen_launch_server
+from ..sglang_utils import is_in_ci, normalize_base_url
 
 __all__ = [
     "DEFAULT_IMAGE_URL", "DEFAULT_MODEL_NAME_FOR_TEST", "DEFAULT_MOE_MODEL_NAME_FOR_TEST",
@@ -61,13 +61,13 @@ def add_common_sglang_args_and_parse(parser: argparse.ArgumentParser) -> argpars
 def select_sglang_backend(args: argparse.Namespace) -> Any:
     """The backend that the options name: srt, srt-no-parallel or a gpt- model. ValueError for others."""
     if args.backend.startswith("srt"):
-        from .endpoint import RuntimeEndpoint
+        from ..alias_endpoint import RuntimeEndpoint
 
         if args.backend == WITHOUT_PARALLEL_ENCODING:
             global_config.enable_parallel_encoding = False
         return RuntimeEndpoint(normalize_base_url(args.host, args.port))
     if args.backend.startswith("gpt-"):
-        from ..backends.openai.backend import OpenAI
+        from ...backends.openai.openai_backend import OpenAI
 
         return OpenAI(args.backend)
     raise ValueError(

@@ -7,13 +7,13 @@ else waits.
 
 from __future__ import annotations
 
-from .plan import Plan
-from .steps import Step, Wait
+from ..graph_plan import GraphPlan
+from ..trace_steps import GraphStep, WaitStep
 
 
-def start_branches(plan: Plan) -> Plan:
-    lanes: dict[int, list[Step]] = {}
+def start_branches(plan: GraphPlan) -> GraphPlan:
+    lanes: dict[int, list[GraphStep]] = {}
     for step in plan.steps():
-        if not isinstance(step, Wait):
+        if not isinstance(step, WaitStep):
             lanes.setdefault(step.state, []).append(step)
-    return Plan(tuple(tuple(lane) for lane in lanes.values()), plan.head)
+    return GraphPlan(tuple(tuple(lane) for lane in lanes.values()), plan.head)

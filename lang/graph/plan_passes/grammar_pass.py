@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..backend import Backend
-from ..errors import ProgramError, node_failure
-from ..nodes.ir import SglExpr, SglGen, SglSeparateReasoning, flatten
-from ..sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
-from .plan import Plan
-from .steps import Append
+from ...backend import Backend
+from ...errors import ProgramError, node_failure
+from ...nodes.ir import SglExpr, SglGen, SglSeparateReasoning, flatten
+from ...sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
+from ..graph_plan import GraphPlan
+from ..trace_steps import AppendStep
 
 
-def constrained(plan: Plan) -> list[tuple[Append, SglGen]]:
+def constrained(plan: GraphPlan) -> list[tuple[AppendStep, SglGen]]:
     """The gens whose text has to follow a grammar."""
     gens = [(step, gen) for step in plan.appended() for gen in _gens(step.node)]
     return [(step, gen) for step, gen in gens if gen.reading is not None or _has_grammar(gen.sampling_params)]
 
 
-def prepare_grammars(plan: Plan, backend: Backend) -> None:
+def prepare_grammars(plan: GraphPlan, backend: Backend) -> None:
     """Compile all grammars for a backend. Raises ProgramError with the place of a gen whose grammar is wrong."""
     for step, gen in constrained(plan):
         options = gen.sampling_params.over(DEFAULTS)

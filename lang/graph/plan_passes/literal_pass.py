@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .placeholders import Traced
-from .plan import Lane, Plan
-from .steps import Append, Joined, Step
+from ..placeholders import TracedVariable
+from ..graph_plan import Lane, GraphPlan
+from ..trace_steps import AppendStep, JoinedTextStep, GraphStep
 
 
-def join_literals(plan: Plan) -> Plan:
+def join_literals(plan: GraphPlan) -> GraphPlan:
     return replace(plan, lanes=tuple(_joined(lane) for lane in plan.lanes))
 
 
 def _joined(lane: Lane) -> Lane:
-    steps: list[Step] = []
-    group: list[Append] = []
+    steps: list[GraphStep] = []
+    group: list[AppendStep] = []
     for step in lane:
         parts = _texts(step)
         if group and not (parts and not step.values and step.state == group[0].state):
@@ -31,13 +31,13 @@ def _joined(lane: Lane) -> Lane:
     return (*steps, _one(group)) if group else tuple(steps)
 
 
-def _texts(step: Step) -> list[Append]:
+def _texts(step: GraphStep) -> list[AppendStep]:
     """The pieces of text of a step; none if it is no text."""
-    if isinstance(step, Joined):
+    if isinstance(step, JoinedTextStep):
         return list(step.parts)
-    return [step] if isinstance(step, Append) and (step.is_text or isinstance(step.node, Traced)) else []
+    return [step] if isinstance(step, AppendStep) and (step.is_text or isinstance(step.node, TracedVariable)) else []
 
 
-def _one(group: list[Append]) -> Step:
+def _one(group: list[AppendStep]) -> GraphStep:
     first = group[0]
-    return first if len(group) == 1 else Joined(first.state, first.where, first.scope, tuple(group))
+    return first if len(group) == 1 else JoinedTextStep(first.state, first.where, first.scope, tuple(group))

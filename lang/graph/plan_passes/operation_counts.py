@@ -11,18 +11,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ..chat import ChatTemplate
-from ..interpreter.executor import StreamExecutor
-from ..sampling.choices import ChoicesDecision
-from ..sampling.options import DEFAULTS
-from .plan import Plan
-from .steps import Open
-from .walk import Walk
+from ...backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
+from ...chat import ChatTemplate
+from ...interpreter.stream_executor import StreamExecutor
+from ...sampling.choices import ChoicesDecision
+from ...sampling.options import DEFAULTS
+from ..graph_plan import GraphPlan
+from ..trace_steps import CallStep
+from ..plan_executor import PlanExecution
 
 
 @dataclass(frozen=True)
-class Counts:
+class OperationCounts:
     """Of one run: nodes executed, calls of a backend's operations, and waits between them."""
 
     nodes: int
@@ -30,14 +30,14 @@ class Counts:
     round_trips: int
 
 
-def count(plan: Plan, arguments: dict[str, Any], template: ChatTemplate, model_name: str = "a backend") -> Counts:
+def count(plan: GraphPlan, arguments: dict[str, Any], template: ChatTemplate, model_name: str = "a backend") -> OperationCounts:
     """What a run of the plan does. A plan with a head starts on a fork of a stream that has it."""
     backend = CountingBackend(template, model_name)
     root = StreamExecutor(backend, DEFAULTS, stream=backend.open().fork(1)[0] if plan.head else None)
     root.conversation.quiet = True
     if plan.head:
         backend.operations -= 1  # the pinned stream was opened for all runs
-    Walk(plan, root, arguments, _at_once, lambda step, caller: _nested(backend, step, caller)).start()
+    PlanExecution(plan, root, arguments, _at_once, lambda step, caller: _nested(backend, step, caller)).start()
     round_trips = 0
     while backend.unanswered:
         before = backend.operations
@@ -45,7 +45,7 @@ def count(plan: Plan, arguments: dict[str, Any], template: ChatTemplate, model_n
         round_trips += backend.operations > before
     if root.body_error is not None:
         raise root.body_error
-    return Counts(plan.nodes, backend.operations, round_trips)
+    return OperationCounts(plan.nodes, backend.operations, round_trips)
 
 
 class CountingBackend(Backend):
@@ -111,7 +111,7 @@ def _at_once(call: Callable[[], object]) -> None:
     call()
 
 
-def _nested(backend: CountingBackend, step: Open, caller: StreamExecutor) -> StreamExecutor:
+def _nested(backend: CountingBackend, step: CallStep, caller: StreamExecutor) -> StreamExecutor:
     executor = StreamExecutor(backend, DEFAULTS, stream=backend.open())
     executor.conversation.quiet = True
     return executor

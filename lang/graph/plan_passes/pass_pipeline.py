@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ..chat import ChatTemplate
-from .branches import start_branches
-from .counting import Counts, count
-from .grammars import constrained
-from .literals import join_literals
-from .plan import Plan
-from .prefix import hoist_prefix
+from ...chat import ChatTemplate
+from .branch_pass import start_branches
+from .operation_counts import OperationCounts, count
+from .grammar_pass import constrained
+from .literal_pass import join_literals
+from ..graph_plan import GraphPlan
+from .prefix_pass import hoist_prefix
 
-Pass = Callable[[Plan], Plan]
+Pass = Callable[[GraphPlan], GraphPlan]
 
 
-def grammars_ahead(plan: Plan) -> Plan:
+def grammars_ahead(plan: GraphPlan) -> GraphPlan:
     """Changes no step: what is compiled ahead is not compiled when it is asked for."""
     return plan
 
@@ -38,7 +38,7 @@ class PassRow:
     """What a run does after a pass. `note` says what the counts do not show."""
 
     name: str
-    counts: Counts
+    counts: OperationCounts
     note: str = ""
 
 
@@ -49,14 +49,14 @@ class PassReport:
         self.rows = rows
 
     @property
-    def before(self) -> Counts:
+    def before(self) -> OperationCounts:
         return self.rows[0].counts
 
     @property
-    def after(self) -> Counts:
+    def after(self) -> OperationCounts:
         return self.rows[-1].counts
 
-    def __getitem__(self, name: str) -> Counts:
+    def __getitem__(self, name: str) -> OperationCounts:
         """The counts after the pass of that name."""
         return next(row.counts for row in self.rows if row.name == name)
 
@@ -69,8 +69,8 @@ class PassReport:
 
 
 def improve(
-    plan: Plan, arguments: dict[str, Any], template: ChatTemplate, names: Collection[str], model_name: str = "a backend"
-) -> tuple[Plan, PassReport]:
+    plan: GraphPlan, arguments: dict[str, Any], template: ChatTemplate, names: Collection[str], model_name: str = "a backend"
+) -> tuple[GraphPlan, PassReport]:
     """The plan after the passes of those names, and what each of them brought."""
     rows = [PassRow(AS_WRITTEN, count(plan, arguments, template, model_name))]
     for name, change in PASSES.items():
@@ -80,7 +80,7 @@ def improve(
     return plan, PassReport(rows)
 
 
-def _note(name: str, plan: Plan) -> str:
+def _note(name: str, plan: GraphPlan) -> str:
     if name == HOIST:
         return f"{len(plan.head)} nodes are done once for all runs" if plan.head else "no long constant prefix"
     if name == AHEAD:

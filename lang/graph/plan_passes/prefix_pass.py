@@ -10,26 +10,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..backend import Backend, Stream
-from ..interpreter.executor import StreamExecutor
-from ..nodes.described import SglFields
-from ..nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglTools
-from ..nodes.traced import SglArgument
-from ..sampling.options import DEFAULTS
-from .placeholders import filled
-from .plan import Lane, Plan
-from .steps import Append, Joined, Step
+from ...backend import Backend, Stream
+from ...interpreter.stream_executor import StreamExecutor
+from ...nodes.described_nodes import SglFields
+from ...nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglTools
+from ...nodes.traced_nodes import SglArgument
+from ...sampling.options import DEFAULTS
+from ..placeholders import filled
+from ..graph_plan import Lane, GraphPlan
+from ..trace_steps import AppendStep, JoinedTextStep, GraphStep
 
 MIN_PREFIX = 64  # characters; less is not worth a stream
 
 
-def hoist_prefix(plan: Plan, shared: Mapping[str, Any] | None = None) -> Plan:
+def hoist_prefix(plan: GraphPlan, shared: Mapping[str, Any] | None = None) -> GraphPlan:
     """The plan with its constant start as head. `shared` are arguments that are the same in all runs."""
     if plan.head or not plan.lanes:
         return plan
     first, *others = plan.lanes
-    head: list[Append] = []
-    rest: list[Step] = []
+    head: list[AppendStep] = []
+    rest: list[GraphStep] = []
     for step in first:
         fixed = [] if rest else _leading(step, shared or {})
         head += fixed
@@ -38,16 +38,16 @@ def hoist_prefix(plan: Plan, shared: Mapping[str, Any] | None = None) -> Plan:
     return replace(plan, lanes=(tuple(rest), *others), head=tuple(head)) if long else plan
 
 
-def unhoisted(plan: Plan) -> Plan:
+def without_pinned_prefix(plan: GraphPlan) -> GraphPlan:
     """The plan without a head: what runs without a pinned stream do."""
     first: Lane = plan.lanes[0] if plan.lanes else ()
-    return Plan(((*plan.head, *first), *plan.lanes[1:]))
+    return GraphPlan(((*plan.head, *first), *plan.lanes[1:]))
 
 
 class PinnedPrefix:
     """A stream that holds the head of a plan, computed and kept in the backend's cache while this object lives."""
 
-    def __init__(self, backend: Backend, head: tuple[Append, ...], arguments: Mapping[str, Any]) -> None:
+    def __init__(self, backend: Backend, head: tuple[AppendStep, ...], arguments: Mapping[str, Any]) -> None:
         self.backend = backend
         self._executor = StreamExecutor(backend, DEFAULTS)
         self._executor.conversation.quiet = True
@@ -76,15 +76,15 @@ class SilentStream(Stream):
         """Nothing to give back."""
 
 
-def _leading(step: Step, shared: Mapping[str, Any]) -> list[Append]:
+def _leading(step: GraphStep, shared: Mapping[str, Any]) -> list[AppendStep]:
     """The parts at the start of a step that are the same in all runs."""
-    parts = step.parts if isinstance(step, Joined) else (step,)
+    parts = step.parts if isinstance(step, JoinedTextStep) else (step,)
     return list(_while_fixed(parts, shared))
 
 
-def _while_fixed(parts: tuple[Any, ...], shared: Mapping[str, Any]) -> Iterator[Append]:
+def _while_fixed(parts: tuple[Any, ...], shared: Mapping[str, Any]) -> Iterator[AppendStep]:
     for part in parts:
-        if not isinstance(part, Append) or not (part.is_fixed or _is_shared(part.node, shared)):
+        if not isinstance(part, AppendStep) or not (part.is_fixed or _is_shared(part.node, shared)):
             return
         yield part
 
@@ -93,14 +93,14 @@ def _is_shared(node: SglExpr, shared: Mapping[str, Any]) -> bool:
     return isinstance(node, SglArgument) and isinstance(shared.get(node.name), str)
 
 
-def _without(step: Step, count: int) -> list[Step]:
+def _without(step: GraphStep, count: int) -> list[GraphStep]:
     """What is left of a step without its first parts."""
-    parts: tuple[Step, ...] = step.parts if isinstance(step, Joined) else (step,)
+    parts: tuple[GraphStep, ...] = step.parts if isinstance(step, JoinedTextStep) else (step,)
     left = parts[count:]
     if len(left) == len(parts):
         return [step]
-    if isinstance(step, Joined) and len(left) > 1:
-        return [Joined(step.state, left[0].where, step.scope, tuple(p for p in left if isinstance(p, Append)))]
+    if isinstance(step, JoinedTextStep) and len(left) > 1:
+        return [JoinedTextStep(step.state, left[0].where, step.scope, tuple(p for p in left if isinstance(p, AppendStep)))]
     return list(left)
 
 

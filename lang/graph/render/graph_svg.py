@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from ..nodes.ir import SglExpr
-from .labels import details_of, kind_of, label_of, printable
-from .structure import CALL, FORK, JOIN, Edge, Structure
+from ...nodes.ir import SglExpr
+from .node_labels import details_of, kind_of, label_of, printable
+from ..graph_structure import CALL, FORK, JOIN, GraphEdge, GraphStructure
 
 WIDTH, HEIGHT = 190, 26  # of a node, in pixels
 COLUMN, ROW, MARGIN = 250, 42, 30
@@ -52,9 +52,9 @@ _ARROW = (
 )
 
 
-def drawn(graph: Structure) -> str:
+def draw_graph(graph: GraphStructure) -> str:
     """The graph as an SVG document. It follows the light or dark scheme of the page."""
-    places = Layout(graph)
+    places = GraphLayout(graph)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sgl-graph" role="img" width="{places.width}" '
         f'height="{places.height}" viewBox="0 0 {places.width} {places.height}">',
@@ -67,10 +67,10 @@ def drawn(graph: Structure) -> str:
     return "\n".join(part for part in parts if part)
 
 
-class Layout:
+class GraphLayout:
     """Where each node stands: in the column of its state, below all that it depends on."""
 
-    def __init__(self, graph: Structure) -> None:
+    def __init__(self, graph: GraphStructure) -> None:
         self.graph = graph
         self.rows = _rows(graph)
         self.columns = _columns(graph, self.rows)
@@ -103,14 +103,14 @@ class Layout:
             f'<path class="lane-line" d="M{middle} {top + HEIGHT}V{bottom}"/>'
         )
 
-    def edge(self, edge: Edge) -> str:
+    def edge(self, edge: GraphEdge) -> str:
         """An arrow from the source to the node that needs it."""
         (x, y), (u, v) = self.corner(edge.source), self.corner(edge.target)
         title = f"<title>{escape(printable(edge.name or edge.kind))}</title>"
         return f'<path class="{edge.kind}-edge" marker-end="url(#sgl-arrow)" d="{_curve(edge, x, y, u, v)}">{title}</path>'
 
 
-def _rows(graph: Structure) -> dict[int, int]:
+def _rows(graph: GraphStructure) -> dict[int, int]:
     """A row for each node, by its id: below all that it depends on and below those before it in its state."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -123,7 +123,7 @@ def _rows(graph: Structure) -> dict[int, int]:
     return rows
 
 
-def _columns(graph: Structure, rows: dict[int, int]) -> dict[int, int]:
+def _columns(graph: GraphStructure, rows: dict[int, int]) -> dict[int, int]:
     """A column for each state: the first, right of its parent's, that is free from where the state begins."""
     columns: dict[int, int] = {}
     free_from: dict[int, int] = {}
@@ -137,7 +137,7 @@ def _columns(graph: Structure, rows: dict[int, int]) -> dict[int, int]:
     return columns
 
 
-def _curve(edge: Edge, x: int, y: int, u: int, v: int) -> str:
+def _curve(edge: GraphEdge, x: int, y: int, u: int, v: int) -> str:
     """From the side of the source to the side of the target; inside a column around the nodes between them."""
     start, end = y + HEIGHT // 2, v + HEIGHT // 2
     if x == u:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ..nodes.ir import SglExpr
-from ..nodes.traced import SglFork
-from .labels import FORK as FORK_NODE
-from .labels import GEN, SELECT, kind_of, label_of, printable
-from .recording import TracedState
-from .structure import CALL, FORK, JOIN, VARIABLE, Structure
+from ...nodes.ir import SglExpr
+from ...nodes.traced_nodes import SglFork
+from .node_labels import FORK as FORK_NODE
+from .node_labels import GEN, SELECT, kind_of, label_of, printable
+from ..trace_recording import TracedState
+from ..graph_structure import CALL, FORK, JOIN, VARIABLE, GraphStructure
 
 _STYLES = {FORK: "", JOIN: "", VARIABLE: "style=dashed", CALL: "style=dotted"}
 _SHAPES = {GEN: "box, style=bold", SELECT: "box, style=bold", FORK_NODE: "ellipse"}
 
 
-def dotted(graph: Structure) -> str:
+def graph_as_dot(graph: GraphStructure) -> str:
     """The graph with a cluster for each state."""
     lines = ["digraph program {", "  node [shape=box, fontname=monospace];"]
     for state in graph.states:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..nodes.ir import SglConstantText, SglExpr, SglGen, SglSelect, SglSeparateReasoning
-from ..nodes.traced import SglArgument, SglConcateAndAppend, SglFork, SglGetForkItem, SglVariable
-from .recording import SglGather
+from ...nodes.ir import SglConstantText, SglExpr, SglGen, SglSelect, SglSeparateReasoning
+from ...nodes.traced_nodes import SglArgument, SglConcateAndAppend, SglFork, SglGetForkItem, SglVariable
+from ..trace_recording import SglGather
 
 TEXT, GEN, SELECT, VARIABLE, ARGUMENT, FORK, OTHER = "text", "gen", "select", "variable", "argument", "fork", "other"
 _KINDS: dict[type[SglExpr], str] = {

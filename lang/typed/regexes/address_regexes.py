@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from re import escape
 
-from .ranges import counts, group
+from .number_range_regexes import counts, group
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"

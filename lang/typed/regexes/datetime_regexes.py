@@ -1,6 +1,6 @@
 """Regular expressions of dates, times and durations, as ISO 8601 writes them, between bounds.
 
-A bound of a `Span` is a moment that is still allowed. Bounds count in whole seconds: where one lies between two
+A bound of a `MomentRange` is a moment that is still allowed. Bounds count in whole seconds: where one lies between two
 seconds, or is not itself allowed, the next second inside is the bound.
 """
 
@@ -12,7 +12,7 @@ from itertools import groupby
 from math import ceil, floor
 from typing import Any
 
-from .ranges import NEVER, between, counts, group
+from .number_range_regexes import NEVER, between, counts, group
 
 UTC = timezone.utc  # noqa: UP017 - Python 3.11's datetime.UTC is the same object
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
@@ -33,14 +33,14 @@ _TOPS = (23, 59, 59)
 
 
 @dataclass(frozen=True)
-class Span:
+class MomentRange:
     """The first and the last moment that are allowed; None where nothing bounds them."""
 
     low: Any = None
     high: Any = None
 
     @classmethod
-    def of(cls, schema: dict[str, Any], step: timedelta) -> Span:
+    def of(cls, schema: dict[str, Any], step: timedelta) -> MomentRange:
         """The tightest of the bounds `ge`, `gt`, `le` and `lt`. `step` parts a moment from the next one."""
         lows = [schema["ge"]] if "ge" in schema else []
         lows += [schema["gt"] + step] if "gt" in schema else []
@@ -52,7 +52,7 @@ class Span:
         return self.low is not None or self.high is not None
 
 
-def dates(span: Span) -> str:
+def dates(span: MomentRange) -> str:
     """Of the days from one to another, both allowed."""
     if not span:
         return DATE
@@ -103,7 +103,7 @@ def _leap_years(first: int, last: int) -> list[str]:
     ]
 
 
-def times(span: Span) -> str:
+def times(span: MomentRange) -> str:
     """Of the times of a day, without an offset."""
     if not span:
         return TIME
@@ -148,7 +148,7 @@ def _fields(low: tuple[int, ...], high: tuple[int, ...], tops: tuple[int, ...]) 
     return group(parts)
 
 
-def datetimes(span: Span) -> str:
+def datetimes(span: MomentRange) -> str:
     """Of date and time without an offset. The bounds have none either."""
     if not span:
         return f"{DATE}T{TIME}"
@@ -156,10 +156,10 @@ def datetimes(span: Span) -> str:
     if low > high:
         return NEVER
     if low.date() == high.date():
-        return _day(low.date()) + times(Span(low.time(), high.time()))
-    parts = [_day(low.date()) + times(Span(low=low.time())), _day(high.date()) + times(Span(high=high.time()))]
+        return _day(low.date()) + times(MomentRange(low.time(), high.time()))
+    parts = [_day(low.date()) + times(MomentRange(low=low.time())), _day(high.date()) + times(MomentRange(high=high.time()))]
     if high.date() - low.date() > DAY:
-        parts.append(dates(Span(low.date() + DAY, high.date() - DAY)) + f"T{TIME}")
+        parts.append(dates(MomentRange(low.date() + DAY, high.date() - DAY)) + f"T{TIME}")
     return group(parts)
 
 
@@ -167,7 +167,7 @@ def _day(day: date) -> str:
     return f"{day.isoformat()}T"
 
 
-def moments(span: Span, zone: str) -> str:
+def moments(span: MomentRange, zone: str) -> str:
     """Of date and time with an offset, without one, or with either; `zone` is "aware", "naive" or "".
 
     pydantic compares the clocks where the bound or the text has no offset, and the moments where both have one. Of
@@ -179,11 +179,11 @@ def moments(span: Span, zone: str) -> str:
         offset = {"aware": OFFSET, "naive": "", "": f"{OFFSET}?"}[zone]
         return datetimes(span) + offset
     if zone != "aware":
-        parts.append(datetimes(Span(*(_local(bound) for bound in (span.low, span.high)))))
+        parts.append(datetimes(MomentRange(*(_local(bound) for bound in (span.low, span.high)))))
     if zone != "naive":
         low, high = (_utc(bound) for bound in (span.low, span.high))
-        parts.append(datetimes(Span(low, high)) + "Z")
-        parts.append(dates(Span(low and _shifted(low, 2), high and _shifted(high, -2))) + f"T{TIME}{OFFSET}")
+        parts.append(datetimes(MomentRange(low, high)) + "Z")
+        parts.append(dates(MomentRange(low and _shifted(low, 2), high and _shifted(high, -2))) + f"T{TIME}{OFFSET}")
     return group(parts)
 
 
@@ -204,7 +204,7 @@ def _shifted(moment: datetime, days: int) -> date:
         return date.max if days > 0 else date.min
 
 
-def durations(span: Span) -> str:
+def durations(span: MomentRange) -> str:
     """Between bounds in one unit: seconds, minutes, hours or days, whole ones."""
     if not span:
         return DURATION

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..unwritable import Unwritable
+from ..unsupported_types import UnsupportedType
 
 _SPACE = r" \t\n\r\f\v\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # for all dialects
 _ANY_SPACE = _SPACE + r"\u001c-\u001f\u0085\ufeff"  # for any dialect
@@ -32,7 +32,7 @@ def of_ecma(pattern: str | re.Pattern[str], rust: bool) -> str:
     """
     if isinstance(pattern, re.Pattern):
         if pattern.flags & re.VERBOSE:
-            raise Unwritable(f"the flag re.VERBOSE of the pattern {pattern.pattern!r} has no counterpart; write it without blanks")
+            raise UnsupportedType(f"the flag re.VERBOSE of the pattern {pattern.pattern!r} has no counterpart; write it without blanks")
         pattern, rust = pattern.pattern, False
     found, inside = [], ""
     for token in _tokens(pattern):
@@ -82,7 +82,7 @@ def _inside(token: str, opening: str, rust: bool, pattern: str) -> str:
     """In a class. Rust reads `[`, `&&`, `--` and `~~` there as operators on classes, which ECMA does not."""
     negated = opening.startswith("[^")
     if token in (r"\D", r"\W", r"\S") or (rust and token[0] in "[&-~" and (token[0] == "[" or len(token) == 2)):
-        raise Unwritable(f"{token} in a class of the pattern {pattern!r} has no counterpart; write the characters instead")
+        raise UnsupportedType(f"{token} in a class of the pattern {pattern!r} has no counterpart; write the characters instead")
     if token in (r"\d", r"\w") and negated:
         return _ANY[token[1]]
     if token == r"\s":

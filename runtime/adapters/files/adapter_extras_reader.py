@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loading.header import Stored
-from ..loading.source import Source
-from ..models.spec import Model
-from ..values import shown
+from ...errors import CheckpointError
+from ...loading.tensor_files.safetensors_header import StoredTensor
+from ...loading.tensor_files.tensor_source import WeightSource
+from ...models.spec.model_spec import ModelSpec
+from ...common.argument_checks import shown
 from .base_weights import BaseWeights
-from .extras import Changes, Pair, Table
-from .mixture_pairs import MixturePairs
+from ..adapter_extras import AdapterChanges, Pair, AdaptedTable
+from .expert_adapter_pairs import ExpertAdapterPairs
 from .peft_config import PeftConfig
-from .sites import WEIGHT
+from ..adapter_sites import WEIGHT
 
 MAGNITUDE, PAIR_BIAS, TRAINED_BIAS, BASE = ".lora_magnitude_vector", ".lora_B.bias", ".base_layer.bias", ".base_layer.weight"
 ROWS, EMBEDDING_A, EMBEDDING_B = ".token_adapter.trainable_tokens_delta", ".lora_embedding_A", ".lora_embedding_B"
@@ -26,21 +26,21 @@ ASKED = {MAGNITUDE: "use_dora", PAIR_BIAS: "lora_bias", TRAINED_BIAS: "bias", WE
 
 Shape = tuple[int | None, int | None]
 Pairs = dict[str, Pair]
-Found = dict[str, dict[str, Stored]]
+Found = dict[str, dict[str, StoredTensor]]
 
 
-class Beside:
+class AdapterExtrasReader:
     """For one adapter. model: the whole one that it is for.  sizes: outputs of its products, by module.  base: their weights.  tensor: reads one in float32, or raises."""
 
-    def __init__(self, model: Model, sizes: dict[str, int], base: BaseWeights, source: Source, config: PeftConfig, tensor: Callable[[Stored], Tensor]) -> None:
+    def __init__(self, model: ModelSpec, sizes: dict[str, int], base: BaseWeights, source: WeightSource, config: PeftConfig, tensor: Callable[[StoredTensor], Tensor]) -> None:
         self._model, self._sizes, self._base = model, sizes, base
         self._source, self._config, self._tensor = source, config, tensor
 
-    def read(self, found: Found, pairs: Pairs) -> Changes:
+    def read(self, found: Found, pairs: Pairs) -> AdapterChanges:
         """found: the tensors that are not of the layers' pairs, by module, as the model calls it, and by their ends. DoRA's factors go into `pairs`."""
         self._check_there(found)
         names = self._model.names
-        mixtures = MixturePairs(self._model, self._source, self._config, self._tensor, self._base).read(found)
+        mixtures = ExpertAdapterPairs(self._model, self._source, self._config, self._tensor, self._base).read(found)
         self._check_magnitudes(found, pairs)
         products = {module: parts for module, parts in found.items() if module in self._sizes}
         for module, parts in found.items():
@@ -52,9 +52,9 @@ class Beside:
                 raise self._error(next(iter(parts.values())), "a whole module (modules_to_save) other than embedding and head, or the bias of one that has no pair")
         gains = self._gains(products, pairs)
         embedding, head = (found.get(name, {}) for name in (names.embedding, names.head))
-        return Changes(gains, self._offsets(products, pairs, gains), self._embedding(embedding), self._head(head), mixtures)
+        return AdapterChanges(gains, self._offsets(products, pairs, gains), self._embedding(embedding), self._head(head), mixtures)
 
-    def _check_product(self, module: str, parts: dict[str, Stored]) -> None:
+    def _check_product(self, module: str, parts: dict[str, StoredTensor]) -> None:
         for end, stored in parts.items():
             if end not in (MAGNITUDE, PAIR_BIAS, TRAINED_BIAS):
                 raise self._error(stored, "it is no pair of a product")
@@ -90,7 +90,7 @@ class Beside:
                 found[module] = offset
         return found
 
-    def _embedding(self, parts: dict[str, Stored]) -> Table | None:
+    def _embedding(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
         used, vocabulary, width = dict(parts), self._model.vocab_size, self._width
         self._check_same(self._model.names.embedding, used.pop(BASE, None))
         shapes: dict[str, Shape] = {WEIGHT: (vocabulary, width), ROWS: (None, width), EMBEDDING_A: (None, vocabulary), EMBEDDING_B: (width, None)}
@@ -101,9 +101,9 @@ class Beside:
         if rows is not None and self._model.tied:
             raise self._error(parts[ROWS], "the head is tied to the embedding, so that the tokens' logits change with it; merge the adapter into its base")
         scale = self._config.scaling(self._model.names.embedding)
-        return Table(whole, first, second, scale, None if rows is None else self._tokens(parts[ROWS], len(rows)), rows)
+        return AdaptedTable(whole, first, second, scale, None if rows is None else self._tokens(parts[ROWS], len(rows)), rows)
 
-    def _head(self, parts: dict[str, Stored]) -> Table | None:
+    def _head(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
         used, outputs, inputs = dict(parts), self._model.vocab_size, self._width
         if parts and (self._model.embed_size or self._model.head_unit):
             raise self._error(next(iter(parts.values())), "the model does more than one product behind its last layer")
@@ -113,13 +113,13 @@ class Beside:
         self._check_whole(used, first, second, parts)
         if whole is first is None:
             return None
-        return Table(whole, first, second, self._config.scaling(self._model.names.head))
+        return AdaptedTable(whole, first, second, self._config.scaling(self._model.names.head))
 
     @property
     def _width(self) -> int:
         return self._model.embed_size or self._model.hidden_size
 
-    def _shaped(self, stored: Stored | None, shape: Shape) -> Tensor | None:
+    def _shaped(self, stored: StoredTensor | None, shape: Shape) -> Tensor | None:
         """In the model's type. None stands for the rank, or any number."""
         if stored is None:
             return None
@@ -128,25 +128,25 @@ class Beside:
             raise CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}; the model asks for {asked}")
         return self._tensor(stored).to(self._base.dtype)
 
-    def _tokens(self, stored: Stored, count: int) -> Tensor:
+    def _tokens(self, stored: StoredTensor, count: int) -> Tensor:
         told: Any = self._config.beside["trainable_token_indices"]
         tokens = next((each for name, each in told.items() if self._model.names.embedding.endswith(name)), None) if isinstance(told, dict) else told
         if not isinstance(tokens, list) or len(tokens) != count or not all(isinstance(token, int) and 0 <= token < self._model.vocab_size for token in tokens):
             raise CheckpointError(f"{self._config.where}: trainable_token_indices={shown(told)} does not name the {count} tokens of {shown(stored.name)}")
         return torch.tensor(tokens, dtype=torch.int64)
 
-    def _check_asked(self, end: str, stored: Stored) -> None:
+    def _check_asked(self, end: str, stored: StoredTensor) -> None:
         if end in ASKED and ASKED[end] not in self._config.beside:
             raise self._error(stored, f"{self._config.where} says nothing of it ({ASKED[end]})")
 
-    def _check_there(self, found: dict[str, dict[str, Stored]]) -> None:
+    def _check_there(self, found: dict[str, dict[str, StoredTensor]]) -> None:
         """Trained biases lack where the base has none; all else that the configuration tells of must be there."""
         ends = {end for parts in found.values() for end in parts}
         for end, key in ASKED.items():
             if key in self._config.beside and key != "bias" and end not in ends:
                 raise CheckpointError(f"{self._source.name} has no tensor of what {self._config.where} says: {key}={shown(self._config.beside[key])}")
 
-    def _check_magnitudes(self, found: dict[str, dict[str, Stored]], pairs: Pairs) -> None:
+    def _check_magnitudes(self, found: dict[str, dict[str, StoredTensor]], pairs: Pairs) -> None:
         lacking = next((module for module in pairs if MAGNITUDE not in found.get(module, {})), None)
         if "use_dora" in self._config.beside and lacking is not None:
             raise CheckpointError(f"{self._source.name} lacks {shown(lacking + MAGNITUDE)}, which use_dora asks for")
@@ -154,7 +154,7 @@ class Beside:
         if alone is not None:
             raise self._error(next(iter(found[alone].values())), "it belongs to no pair of a layer's product")
 
-    def _check_same(self, name: str, stored: Stored | None) -> None:
+    def _check_same(self, name: str, stored: StoredTensor | None) -> None:
         """PEFT saves the base's table beside an adapter of it."""
         if stored is None:
             return
@@ -165,13 +165,13 @@ class Beside:
         if not same:
             raise self._error(stored, "the base's own table is another; its vocabulary was changed, or it was trained")
 
-    def _check_whole(self, left: dict[str, Stored], first: Tensor | None, second: Tensor | None, parts: dict[str, Stored]) -> None:
+    def _check_whole(self, left: dict[str, StoredTensor], first: Tensor | None, second: Tensor | None, parts: dict[str, StoredTensor]) -> None:
         if left:
             raise self._error(next(iter(left.values())), "embedding and head take whole tables, plain pairs, and rows of the embedding")
         if (first is None) != (second is None) or (first is not None and second is not None and len(first) != second.shape[1]):
             raise self._error(next(iter(parts.values())), "it is one half of a pair, or the halves have different ranks")
 
-    def _error(self, stored: Stored, why: str) -> CheckpointError:
+    def _error(self, stored: StoredTensor, why: str) -> CheckpointError:
         return CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} is not supported: {why}")
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..values import shown
-from .extras import Changes, Pair
+from ...errors import CheckpointError
+from ...common.argument_checks import shown
+from ..adapter_extras import AdapterChanges, Pair
 
 
-def check_magnitudes(where: str, pairs: dict[str, Pair], changes: Changes, dtype: torch.dtype) -> None:
+def check_magnitudes(where: str, pairs: dict[str, Pair], changes: AdapterChanges, dtype: torch.dtype) -> None:
     """where: for errors. Raises CheckpointError for a scale, or a pair that is multiplied with it, that `dtype` or float32 cannot hold."""
     most = min(torch.finfo(dtype).max, torch.finfo(torch.float32).max)
     for module, (_, second, scale) in _scaled(pairs, changes):
@@ -25,7 +25,7 @@ def check_magnitudes(where: str, pairs: dict[str, Pair], changes: Changes, dtype
             raise CheckpointError(f"{where}: the factors or biases of {shown(module)} are no numbers of {dtype}; the training diverged, or the file is damaged")
 
 
-def _scaled(pairs: dict[str, Pair], changes: Changes) -> Iterator[tuple[str, Pair]]:
+def _scaled(pairs: dict[str, Pair], changes: AdapterChanges) -> Iterator[tuple[str, Pair]]:
     yield from pairs.items()
     yield from ((module, pair) for module, several in changes.mixtures.items() for pair in several)
     for name, table in (("the embedding", changes.embedding), ("the head", changes.head)):

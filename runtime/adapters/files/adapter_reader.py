@@ -11,38 +11,38 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loading.gguf import is_gguf
-from ..loading.header import DTYPES, FLOATS, Stored
-from ..loading.objects import read_json
-from ..loading.pickles import pickled
-from ..loading.plan import renamed
-from ..loading.source import Source, safetensors
-from ..models.spec import Model
-from ..values import shown
-from .adapter import Adapter, Packing
+from ...errors import CheckpointError
+from ...loading.gguf_files.gguf_model import is_gguf
+from ...loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from ...loading.model_files.bounded_json import read_json
+from ...loading.tensor_files.pickle_tensors import pickle_source
+from ...loading.load_plan import renamed
+from ...loading.tensor_files.tensor_source import WeightSource, safetensors
+from ...models.spec.model_spec import ModelSpec
+from ...common.argument_checks import shown
+from ..adapter import Adapter, AdapterPacker
 from .base_weights import BaseWeights
-from .beside import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, Beside, end_of
-from .extras import Changes, Pair
-from .gguf_adapter import FileRows, read_adapter
-from .magnitudes import check_magnitudes
-from .mixture_targets import mixtures_of
+from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, AdapterExtrasReader, end_of
+from ..adapter_extras import AdapterChanges, Pair
+from .gguf_adapter import GGUFRowOrder, read_adapter
+from .adapter_magnitudes import check_magnitudes
+from .expert_adapter_targets import expert_modules_of
 from .peft_config import PeftConfig
-from .sites import WEIGHT, Site
-from .stored_pairs import are_held, read_pairs, spoilt
+from ..adapter_sites import WEIGHT, AdapterSite
+from .stored_lora_pairs import are_held, read_pairs, spoilt_pair_error
 
 PREFIX = "base_model.model."
 CONFIG, SAFETENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 
-class Packs(Protocol):
-    """See `adapter.Packing`."""
+class PacksAdapters(Protocol):
+    """See `adapter.AdapterPacker`."""
 
-    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter: ...
+    def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None) -> Adapter: ...
 
 
-class Target(NamedTuple):
+class AdapterTarget(NamedTuple):
     """A module that can be adapted: its matrix is [outputs, inputs]."""
 
     module: str
@@ -50,18 +50,18 @@ class Target(NamedTuple):
     inputs: int
 
 
-class Reader:
+class AdapterReader:
     """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
     base: the model's weights, with which what comes beside the pairs is laid out; None: only pairs are read.
     packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
     """
 
-    def __init__(self, model: Model, sites: tuple[Site, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: Packs | None = None, file: Path | None = None) -> None:
-        self._file_rows = None if file is None else FileRows(file, model)
+    def __init__(self, model: ModelSpec, sites: tuple[AdapterSite, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: PacksAdapters | None = None, file: Path | None = None) -> None:
+        self._file_rows = None if file is None else GGUFRowOrder(file, model)
         self._model, self._pickles, self._dtype, self._base = model, pickles, dtype, base
-        self._packing = packing or Packing(sites, dtype, model)
-        self._targets = {module: Target(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
+        self._packing = packing or AdapterPacker(sites, dtype, model)
+        self._targets = {module: AdapterTarget(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
         self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
     def read(self, path: Path) -> Adapter:
@@ -81,7 +81,7 @@ class Reader:
         pairs = {self._name(module): (stored[pair[A].name], stored[pair[B].name], config.scaling(module)) for module, pair in found.items()}
         if self._file_rows is not None:
             pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
-        changes = Changes() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
+        changes = AdapterChanges() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
         if not pairs and not changes:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
         check_magnitudes(config.where, pairs, changes, self._dtype)
@@ -91,25 +91,25 @@ class Reader:
     def _of_gguf(self, file: Path) -> dict[str, Pair]:
         shapes = {target.module: (target.outputs, target.inputs) for target in self._targets.values()}
         pairs = read_adapter(file, self._model, shapes, self._tensor, self._file_rows is not None)
-        check_magnitudes(str(file), pairs, Changes(), self._dtype)
+        check_magnitudes(str(file), pairs, AdapterChanges(), self._dtype)
         return pairs
 
-    def _beside(self, source: Source, config: PeftConfig, base: BaseWeights) -> Beside:
+    def _beside(self, source: WeightSource, config: PeftConfig, base: BaseWeights) -> AdapterExtrasReader:
         sizes = {module: target.outputs for module, target in self._targets.items()}
-        return Beside(self._model, sizes, base, source, config, partial(self._tensor, source))
+        return AdapterExtrasReader(self._model, sizes, base, source, config, partial(self._tensor, source))
 
-    def _source(self, path: Path) -> Source:
+    def _source(self, path: Path) -> WeightSource:
         if (path / SAFETENSORS).is_file():
             return safetensors(path / SAFETENSORS)
         if (path / PICKLED).is_file() and self._pickles:
-            return pickled(path / PICKLED)
+            return pickle_source(path / PICKLED)
         there = f"; {PICKLED} is there, which is read with Engine(load_format='pt')" if (path / PICKLED).is_file() else ""
         raise CheckpointError(f"{path / SAFETENSORS} is missing{there}")
 
-    def _sorted(self, source: Source) -> tuple[dict[str, dict[str, Stored]], dict[str, dict[str, Stored]]]:
+    def _sorted(self, source: WeightSource) -> tuple[dict[str, dict[str, StoredTensor]], dict[str, dict[str, StoredTensor]]]:
         """The pairs of products, by module, as the checkpoint calls it, and by what they are of it; the others, as the model calls it."""
-        found: dict[str, dict[str, Stored]] = {}
-        others: dict[str, dict[str, Stored]] = {}
+        found: dict[str, dict[str, StoredTensor]] = {}
+        others: dict[str, dict[str, StoredTensor]] = {}
         for stored in source.tensors:
             end = end_of(stored.name)
             if end is None or not stored.name.startswith(PREFIX):
@@ -121,17 +121,17 @@ class Reader:
             if self._base is None and end not in (A, B):
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported here: {_what(stored.name)}")
             name = self._name(module)
-            if name not in self._targets and (self._base is None or not self._is_beside(name)):
+            if name not in self._targets and (self._base is None or not self._is_extra_tensor(name)):
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)}: {self._no_target(module)}")
             others.setdefault(name, {})[end] = stored
         return found, others
 
-    def _is_beside(self, name: str) -> bool:
+    def _is_extra_tensor(self, name: str) -> bool:
         """Whether it is no product of `sites`, but may be adapted."""
-        mixtures = mixtures_of(self._model)
+        mixtures = expert_modules_of(self._model)
         return name in (self._model.names.embedding, self._model.names.head) or name in mixtures.modules or mixtures.layer_of(name) is not None
 
-    def _target(self, module: str) -> Target | None:
+    def _target(self, module: str) -> AdapterTarget | None:
         return self._targets.get(self._name(module))
 
     def _name(self, module: str) -> str:
@@ -142,17 +142,17 @@ class Reader:
         ends = sorted({name.rpartition(".")[2] for name in self._targets})
         return f"{self._model.architecture} has no module {shown(module)} that adapters can change here; supported are {', '.join(ends)} of its layers"
 
-    def _tensor(self, source: Source, stored: Stored) -> Tensor:
+    def _tensor(self, source: WeightSource, stored: StoredTensor) -> Tensor:
         """In float32. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
         _check_floats(source, stored)
         part = torch.empty(stored.stop - stored.start, dtype=torch.uint8)
         source.read(stored, 0, part)
         found = part.view(DTYPES[stored.dtype])
         if not are_held(found, self._dtype):
-            raise spoilt(source, stored, self._dtype)
+            raise spoilt_pair_error(source, stored, self._dtype)
         return found.view(stored.shape).float()
 
-    def _check(self, source: Source, config: PeftConfig, module: str, pair: dict[str, Stored]) -> None:
+    def _check(self, source: WeightSource, config: PeftConfig, module: str, pair: dict[str, StoredTensor]) -> None:
         target, rank = self._target(module), config.rank_of(module)
         assert target is not None
         for end, shape in ((A, [rank, target.inputs]), (B, [target.outputs, rank])):
@@ -166,12 +166,12 @@ class Reader:
             _check_floats(source, stored)
 
 
-def _check_floats(source: Source, stored: Stored) -> None:
+def _check_floats(source: WeightSource, stored: StoredTensor) -> None:
     if stored.dtype not in FLOATS:
         raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}")
 
 
-def _contents(source: Source, config: PeftConfig) -> str:
+def _contents(source: WeightSource, config: PeftConfig) -> str:
     """A digest of what was read, whatever the base is."""
     found = hashlib.sha256(repr(replace(config, where="")).encode())
     for stored in sorted(source.tensors, key=lambda each: each.name):

@@ -8,14 +8,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..errors import RuntimeFailure
-from ..layers.linear import Linear
-from ..models.decoder import Decoder
-from ..models.over_ranks import here
-from .adapter import outputs_of
-from .extras import Pair
-from .laws import mixtures_refusal
-from .sites import Site
+from ...errors import RuntimeFailure
+from ...layers.linear_layers import Linear
+from ...models.decoder import Decoder
+from ...models.reference.tensor_parallel_linear import local_product
+from ..adapter import outputs_of
+from ..adapter_extras import Pair
+from ..choose_adapter_kernels import mixtures_refusal
+from ..adapter_sites import AdapterSite
 
 
 class BaseWeights(Protocol):
@@ -34,10 +34,10 @@ class BaseWeights(Protocol):
         """Whether the embedding, or the head, has these numbers, of the model's type. None: it is kept in few bits."""
 
 
-class WeightsHere:
+class LocalBaseWeights:
     """See `BaseWeights`; of a rank's part, what it has of the modules that it has. sites: of the part."""
 
-    def __init__(self, model: Decoder, sites: Sequence[Site]) -> None:
+    def __init__(self, model: Decoder, sites: Sequence[AdapterSite]) -> None:
         self.dtype, self.no_mixtures, self._model = model.dtype, mixtures_refusal(model), model
         self._found = {module: (site, piece) for site in sites for piece, module in enumerate(site.modules)}
 
@@ -53,7 +53,7 @@ class WeightsHere:
         if table is None:
             return True
         embeds = name == self._model.config.names.embedding
-        own = self._model.embedding.table if embeds else here(self._model.head.product).dense()
+        own = self._model.embedding.table if embeds else local_product(self._model.head.product).dense()
         return None if own is None else torch.equal(table.float(), _read(own))
 
     def _squares(self, module: str, pair: Pair) -> Tensor | None:
@@ -63,7 +63,7 @@ class WeightsHere:
     def _product(self, module: str) -> Linear:
         site, _ = self._found[module]
         product: Linear = getattr(getattr(self._model.layers[site.layer], site.holder), site.name)
-        return here(product)
+        return local_product(product)
 
     def _in_order(self, module: str, values: Tensor) -> Tensor:
         """Of the product's outputs the module's, in the order of these."""

@@ -6,28 +6,28 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loading.header import FLOATS, Stored
-from ..loading.source import Source
-from ..models.spec import Model
-from ..values import shown
+from ...errors import CheckpointError
+from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
+from ...loading.tensor_files.tensor_source import WeightSource
+from ...models.spec.model_spec import ModelSpec
+from ...common.argument_checks import shown
 from .base_weights import BaseWeights
-from .extras import Pair
-from .mixture_targets import mixtures_of
+from ..adapter_extras import Pair
+from .expert_adapter_targets import expert_modules_of
 from .peft_config import PeftConfig
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 DEEPER = ".base_layer"  # what PEFT puts behind a module's name for each further parameter of it
 
 
-class MixturePairs:
+class ExpertAdapterPairs:
     """For one adapter. tensor: reads one in float32, or raises.  base: the model's weights."""
 
-    def __init__(self, model: Model, source: Source, config: PeftConfig, tensor: Callable[[Stored], Tensor], base: BaseWeights) -> None:
-        self._mixtures, self._source, self._config, self._tensor, self._base = mixtures_of(model), source, config, tensor, base
+    def __init__(self, model: ModelSpec, source: WeightSource, config: PeftConfig, tensor: Callable[[StoredTensor], Tensor], base: BaseWeights) -> None:
+        self._mixtures, self._source, self._config, self._tensor, self._base = expert_modules_of(model), source, config, tensor, base
         self._found: dict[str, list[Pair]] = {}
 
-    def read(self, found: dict[str, dict[str, Stored]]) -> dict[str, list[Pair]]:
+    def read(self, found: dict[str, dict[str, StoredTensor]]) -> dict[str, list[Pair]]:
         """By module; what is read is taken out of `found`, tensors by module, as the model calls it, and by their ends."""
         parameters: dict[str, list[str]] = {}
         for module in [module for module, parts in found.items() if set(parts) & {A, B}]:
@@ -41,12 +41,12 @@ class MixturePairs:
             self._of_parameters(module, {name: found.pop(name) for name in sorted(nested, key=len, reverse=True)})
         return self._found
 
-    def _of_module(self, module: str, parts: dict[str, Stored]) -> None:
+    def _of_module(self, module: str, parts: dict[str, StoredTensor]) -> None:
         target, rank = self._mixtures.modules[module], self._config.rank_of(module)
         first, second = self._pair(module, parts, [rank, target.inputs], [target.outputs, rank])
         self._put(module, first, second, self._config.scaling(module))
 
-    def _of_parameters(self, module: str, nested: dict[str, dict[str, Stored]]) -> None:
+    def _of_parameters(self, module: str, nested: dict[str, dict[str, StoredTensor]]) -> None:
         """nested: of the parameters of one module their pairs, the first one's first."""
         named = [name for name in dict.fromkeys(each.rpartition(".")[2] for each in self._config.parameters) if self._names(f"{module}.{name}")]
         asked = list(named)
@@ -62,7 +62,7 @@ class MixturePairs:
         if asked:
             raise CheckpointError(f"{self._source.name} lacks the pair of {shown(f'{module}.{asked[0]}')}, which target_parameters names")
 
-    def _of_all(self, module: str, parameter: str, parts: dict[str, Stored]) -> None:
+    def _of_all(self, module: str, parameter: str, parts: dict[str, StoredTensor]) -> None:
         """A of PEFT is [experts * rank, inputs], B [outputs, rank * experts]."""
         targets, rank = self._targets(parameter, parts), self._config.rank_of(parameter)
         sizes = [self._mixtures.modules[name].outputs for name in targets[0]]
@@ -72,7 +72,7 @@ class MixturePairs:
             for name, rows in zip(names, b.split(sizes), strict=True):
                 self._put(name, a, rows, self._config.scaling(parameter))
 
-    def _targets(self, parameter: str, parts: dict[str, Stored]) -> list[list[str]]:
+    def _targets(self, parameter: str, parts: dict[str, StoredTensor]) -> list[list[str]]:
         """Of each expert the modules whose rows it has."""
         layer = self._mixtures.layer_of(parameter)
         if layer is None or A not in parts or B not in parts or len(parts[A].shape) != 2 or len(parts[B].shape) != 2:
@@ -83,7 +83,7 @@ class MixturePairs:
         """Whether the configuration asks for it, as PEFT matches them."""
         return any(parameter == each or parameter.endswith(f".{each}") for each in self._config.parameters)
 
-    def _pair(self, module: str, parts: dict[str, Stored], of_a: list[int], of_b: list[int]) -> tuple[Tensor, Tensor]:
+    def _pair(self, module: str, parts: dict[str, StoredTensor], of_a: list[int], of_b: list[int]) -> tuple[Tensor, Tensor]:
         """The two halves, of these shapes."""
         strange = next((stored for end, stored in parts.items() if end not in (A, B)), None)
         if strange is not None:

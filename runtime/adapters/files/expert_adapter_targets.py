@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..models.decoder import Decoder
-from ..models.experts import ExpertsPart
-from ..models.feedforward import GatedPart, PlainPart
-from ..models.spec import Model
-from .sites import WEIGHT
+from ...models.decoder import Decoder
+from ...models.reference.reference_experts import ReferenceExperts
+from ...models.reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
+from ...models.spec.model_spec import ModelSpec
+from ..adapter_sites import WEIGHT
 
 DOWN = ("down", "output", "w2")  # in the names of parameters with the rows of all experts' last products
 ROUTER = "mlp.gate"  # what transformers calls the router, whatever the checkpoint does
 Key = tuple[int | str, str]  # an expert's number, "shared", or "" for the mixture itself; and the product's name
 
 
-class ExpertTarget(NamedTuple):
+class ExpertAdapterTarget(NamedTuple):
     """Of a layer's product the loaded rows from `start` on. order: where the product has its rows in another order, which they are, int64."""
 
     layer: int
@@ -35,16 +35,16 @@ class ExpertTarget(NamedTuple):
         return None if self.order is None else self.order.argsort()
 
 
-class Mixtures:
+class ExpertModules:
     """modules: by their names, those of the mixtures.  layers: by how the names of its parts begin, layers that have a mixture."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ModelSpec) -> None:
         twin = Decoder(model, torch.float32, "cpu", allocate=False)
-        self.modules: dict[str, ExpertTarget] = {}
+        self.modules: dict[str, ExpertAdapterTarget] = {}
         self.layers: dict[str, int] = {}
-        self._parts: dict[int, ExpertsPart] = {}
+        self._parts: dict[int, ReferenceExperts] = {}
         for block in twin.layers:
-            if isinstance(part := block.ffn, ExpertsPart):
+            if isinstance(part := block.ffn, ReferenceExperts):
                 prefix = model.names.layer.format(model.stage.first + block.index)
                 self.layers[prefix], self._parts[block.index] = block.index, part
                 self.modules.update(_targets(part, prefix, block.index))
@@ -66,12 +66,12 @@ class Mixtures:
 
 
 @lru_cache(maxsize=4)
-def mixtures_of(model: Model) -> Mixtures:
+def expert_modules_of(model: ModelSpec) -> ExpertModules:
     """Nothing of the weights is needed."""
-    return Mixtures(model)
+    return ExpertModules(model)
 
 
-def _targets(part: ExpertsPart, prefix: str, layer: int) -> Iterator[tuple[str, ExpertTarget]]:
+def _targets(part: ReferenceExperts, prefix: str, layer: int) -> Iterator[tuple[str, ExpertAdapterTarget]]:
     holders: list[tuple[int | str, Any]] = [*enumerate(part.experts), ("shared", part.shared), ("", part)]
     keys = {id(getattr(holder, name)): (key, holder, name) for key, holder in holders if holder is not None for name in names_of(holder)}
     exact = {id(part.router.weight): part.router} | ({} if part.switch is None else {id(part.switch.weight): part.switch})
@@ -81,18 +81,18 @@ def _targets(part: ExpertsPart, prefix: str, layer: int) -> Iterator[tuple[str, 
             continue
         key, holder, name = keys[id(product)]
         outputs, inputs = place.target.shape if product.weight.is_contiguous() else place.target.shape[::-1]
-        yield place.name.removesuffix(WEIGHT), ExpertTarget(layer, (key, name), place.start, outputs, inputs, _order(holder, name))
+        yield place.name.removesuffix(WEIGHT), ExpertAdapterTarget(layer, (key, name), place.start, outputs, inputs, _order(holder, name))
 
 
 def names_of(holder: object) -> Iterator[str]:
     """Of the products that it holds itself."""
-    if isinstance(holder, ExpertsPart):
+    if isinstance(holder, ReferenceExperts):
         yield from (name for name in ("router", "switch", "narrow", "widen") if getattr(holder, name) is not None)
-    elif isinstance(holder, GatedPart | PlainPart):
+    elif isinstance(holder, ReferenceGatedFFN | ReferencePlainFFN):
         yield from (holder.into, "down")
 
 
 def _order(holder: object, name: str) -> torch.Tensor | None:
-    if isinstance(holder, GatedPart) and name == "gate_up" and holder.row_order is not None:
+    if isinstance(holder, ReferenceGatedFFN) and name == "gate_up" and holder.row_order is not None:
         return torch.from_numpy(holder.row_order)
     return None

@@ -14,16 +14,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loading.gguf_config import Architecture, architecture_of
-from ..loading.gguf_file import read_gguf, read_parts
-from ..loading.gguf_names import places_of
-from ..loading.header import FLOATS, Stored
-from ..loading.source import FileSource, Source
-from ..models.names import Merged
-from ..models.spec import Attention, Model
-from ..values import shown
-from .sites import WEIGHT
+from ...errors import CheckpointError
+from ...loading.gguf_files.gguf_config import GGUFArchitecture, architecture_of
+from ...loading.gguf_files.gguf_file import read_gguf, read_parts
+from ...loading.gguf_files.gguf_tensor_names import places_of
+from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
+from ...loading.tensor_files.tensor_source import FileWeightSource, WeightSource
+from ...models.spec.tensor_names import MergedProjections
+from ...models.spec.model_spec import AttentionSpec, ModelSpec
+from ...common.argument_checks import shown
+from ..adapter_sites import WEIGHT
 
 A, B = ".lora_a", ".lora_b"
 SAME = {"LlamaForCausalLM": ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")}  # models of one of the format's architectures
@@ -34,15 +34,15 @@ Shapes = dict[str, tuple[int, int]]
 Pairs = dict[str, tuple[Tensor, Tensor, float]]
 
 
-class FileRows:
+class GGUFRowOrder:
     """Of a model that is a GGUF file: rows of B as the file has those of its matrices, from Hugging Face's order."""
 
-    def __init__(self, file: Path, model: Model) -> None:
+    def __init__(self, file: Path, model: ModelSpec) -> None:
         part = read_parts(file)[0]
         _, found = architecture_of(part.metadata, str(part.file))
         self._heads: dict[str, int] = {}
         for index, layer in enumerate(model.layers if found.interleaved else ()):
-            if isinstance(layer.mixer, Attention):
+            if isinstance(layer.mixer, AttentionSpec):
                 prefix = model.names.layer.format(index)
                 self._heads |= {f"{prefix}{model.names.q}": layer.mixer.heads, f"{prefix}{model.names.k}": layer.mixer.kv_heads}
 
@@ -52,7 +52,7 @@ class FileRows:
         return second if heads is None else second.view(heads, 2, len(second) // heads // 2, -1).transpose(1, 2).reshape(second.shape)
 
 
-def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Source, Stored], Tensor], stays: bool = False) -> Pairs:
+def read_adapter(file: Path, model: ModelSpec, shapes: Shapes, tensor: Callable[[WeightSource, StoredTensor], Tensor], stays: bool = False) -> Pairs:
     """By module as the model calls it (A, B, scale). shapes: [outputs, inputs] of the modules that can be adapted.  tensor: reads one in float32.
     stays: rows lie in the model as in GGUF files.
 
@@ -60,8 +60,8 @@ def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Sou
     """
     header = read_gguf(file)
     found, alpha = _checked(header.metadata, model, str(file))
-    source = FileSource(file, header.tensors)
-    halves: dict[str, dict[str, Stored]] = {}
+    source = FileWeightSource(file, header.tensors)
+    halves: dict[str, dict[str, StoredTensor]] = {}
     for stored in header.tensors:
         end = stored.name[-len(A) :]
         if end not in (A, B):
@@ -70,7 +70,7 @@ def read_adapter(file: Path, model: Model, shapes: Shapes, tensor: Callable[[Sou
     return dict(_pair(source, name, pair, model, replace(found, interleaved=found.interleaved and not stays), shapes, alpha, tensor) for name, pair in halves.items())
 
 
-def _checked(metadata: dict[str, Any], model: Model, where: str) -> tuple[Architecture, float]:
+def _checked(metadata: dict[str, Any], model: ModelSpec, where: str) -> tuple[GGUFArchitecture, float]:
     if metadata.get("general.type") != "adapter" or metadata.get("adapter.type") != "lora":
         told = f"general.type={shown(metadata.get('general.type'))}, adapter.type={shown(metadata.get('adapter.type'))}"
         raise CheckpointError(f"{where}: {told}: the file holds no LoRA adapter")
@@ -87,7 +87,7 @@ def _checked(metadata: dict[str, Any], model: Model, where: str) -> tuple[Archit
 
 
 def _pair(
-    source: Source, name: str, pair: dict[str, Stored], model: Model, found: Architecture, shapes: Shapes, alpha: float, tensor: Callable[[Source, Stored], Tensor]
+    source: WeightSource, name: str, pair: dict[str, StoredTensor], model: ModelSpec, found: GGUFArchitecture, shapes: Shapes, alpha: float, tensor: Callable[[WeightSource, StoredTensor], Tensor]
 ) -> tuple[str, tuple[Tensor, Tensor, float]]:
     stored = next(iter(pair.values()))
     if len(pair) < 2:
@@ -105,20 +105,20 @@ def _pair(
     return module, (first, _rows(second, name, model) if found.interleaved else second, alpha / rank if alpha else 1.0)
 
 
-def _order(model: Model) -> str:
+def _order(model: ModelSpec) -> str:
     merged = model.names.qkv
-    return merged.order if isinstance(merged, Merged) else "rows"
+    return merged.order if isinstance(merged, MergedProjections) else "rows"
 
 
-def _rows(second: Tensor, name: str, model: Model) -> Tensor:
+def _rows(second: Tensor, name: str, model: ModelSpec) -> Tensor:
     """B of queries and keys, whose heads hold numbers that turn together side by side in the file, and half a head apart here."""
     _, layer, part, *_ = name.split(".")
     mixer = model.layers[int(layer)].mixer
-    if part not in ("attn_q", "attn_k") or not isinstance(mixer, Attention):
+    if part not in ("attn_q", "attn_k") or not isinstance(mixer, AttentionSpec):
         return second
     heads = mixer.heads if part == "attn_q" else mixer.kv_heads
     return second.view(heads, mixer.dim // 2, 2, -1).transpose(1, 2).reshape(second.shape)
 
 
-def _error(source: Source, stored: Stored, why: str) -> CheckpointError:
+def _error(source: WeightSource, stored: StoredTensor, why: str) -> CheckpointError:
     return CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported: {why}")

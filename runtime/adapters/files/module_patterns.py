@@ -13,12 +13,12 @@ from itertools import accumulate
 
 from sgl.grammars import GrammarError, GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.algebra.expr import Alt, Anchor, Expr, Repeat, Seq
-from sgl.grammars.algebra.language import Recogniser
+from sgl.grammars.algebra.language_operations import Recogniser
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.regex.parser import Parser
+from sgl.grammars.regex.regex_parser import RegexParser
 
-from ..errors import CheckpointError, brief
-from ..values import shown
+from ...errors import CheckpointError, brief
+from ...common.argument_checks import shown
 
 MOST_KEYS = 100_000
 MOST_EXPRESSIONS = 256  # keys that are more than a name
@@ -98,7 +98,7 @@ def _expression(key: str, where: str) -> Expr:
         raise CheckpointError(f"{where} has {shown(key)} of {len(key):,} characters; a pattern has at most {LONGEST:,}")
     try:
         re.compile(pattern)
-        if _repeats_anchors(Parser(pattern, "python", "").parse()):
+        if _repeats_anchors(RegexParser(pattern, "python", "").parse()):
             raise UnsupportedGrammarError("an anchor in a repeat", shown(key))
         return parse_regex(rf"\A(?:{pattern})", search=True)
     except (re.error, OverflowError) as error:

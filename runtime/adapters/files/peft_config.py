@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import CheckpointError
-from ..values import shown
+from ...errors import CheckpointError
+from ...common.argument_checks import shown
 from .module_patterns import ModulePatterns
 
 TRAINING = {  # of the training, or about the files: results are the same whatever they say

@@ -8,23 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loading.header import DTYPES, Stored
-from ..loading.source import FileSource, Source
-from ..step.huge_pages import roomy
-from ..values import shown
+from ...errors import CheckpointError
+from ...loading.tensor_files.safetensors_header import DTYPES, StoredTensor
+from ...loading.tensor_files.tensor_source import FileWeightSource, WeightSource
+from ...memory.huge_pages import huge_page_tensor
+from ...common.argument_checks import shown
 
 WHOLE = {2: (np.int16, np.uint16), 4: (np.int32, np.uint32), 8: (np.int64, np.uint64)}  # by bytes of a number
 
 
-def read_pairs(source: Source, wanted: Iterable[Stored], dtype: torch.dtype) -> dict[str, Tensor]:
+def read_pairs(source: WeightSource, wanted: Iterable[StoredTensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """By name, in the file's type; what is wider than float32, in this. Raises CheckpointError where `dtype`, the model's, cannot hold them."""
     found: dict[str, Tensor] = {}
     for run in _runs(source, wanted):
         numbers = _numbers(source, run)
         parts = numbers.split([(stored.stop - stored.start) // numbers.itemsize for stored in run])
         if not are_held(numbers, dtype):
-            raise spoilt(source, next(stored for stored, part in zip(run, parts, strict=True) if not are_held(part, dtype)), dtype)
+            raise spoilt_pair_error(source, next(stored for stored, part in zip(run, parts, strict=True) if not are_held(part, dtype)), dtype)
         found |= {stored.name: _narrow(part.view(stored.shape)) for stored, part in zip(run, parts, strict=True)}
     return found
 
@@ -39,15 +39,15 @@ def are_held(numbers: Tensor, dtype: torch.dtype) -> bool:
     return bool(torch.from_numpy(ends).view(numbers.dtype).to(dtype).isfinite().all())
 
 
-def spoilt(source: Source, stored: Stored, dtype: torch.dtype) -> CheckpointError:
+def spoilt_pair_error(source: WeightSource, stored: StoredTensor, dtype: torch.dtype) -> CheckpointError:
     return CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds nan or values beyond {dtype}; the training diverged, or the file is damaged")
 
 
-def _runs(source: Source, wanted: Iterable[Stored]) -> Iterator[list[Stored]]:
+def _runs(source: WeightSource, wanted: Iterable[StoredTensor]) -> Iterator[list[StoredTensor]]:
     """Those of one type that follow each other in a file."""
-    run: list[Stored] = []
+    run: list[StoredTensor] = []
     for stored in sorted(wanted, key=lambda each: (each.start, each.stop)):
-        if run and (not isinstance(source, FileSource) or (run[-1].stop, run[-1].dtype) != (stored.start, stored.dtype)):
+        if run and (not isinstance(source, FileWeightSource) or (run[-1].stop, run[-1].dtype) != (stored.start, stored.dtype)):
             yield run
             run = []
         run.append(stored)
@@ -55,10 +55,10 @@ def _runs(source: Source, wanted: Iterable[Stored]) -> Iterator[list[Stored]]:
         yield run
 
 
-def _numbers(source: Source, run: list[Stored]) -> Tensor:
+def _numbers(source: WeightSource, run: list[StoredTensor]) -> Tensor:
     """One dimension, all tensors of a run. A file that is cut short lacks the last of them."""
     size = run[-1].stop - run[0].start
-    part = roomy(size)
+    part = huge_page_tensor(size)
     source.read(run[-1]._replace(start=run[0].start), 0, part)
     return part.view(DTYPES[run[0].dtype])
 

@@ -14,10 +14,10 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import CheckpointError, ConfigError
-from ..loading.objects import read_json
-from ..values import shown
-from .reading import CONFIG, SAFETENSORS
+from ...errors import CheckpointError, ConfigError
+from ...loading.model_files.bounded_json import read_json
+from ...common.argument_checks import shown
+from .adapter_reader import CONFIG, SAFETENSORS
 
 KEPT = 2  # folders of a name: a sequence that was opened with the adapter before may still read that from its folder
 NAMED = (  # the adapter's name, where a module has several
@@ -29,7 +29,7 @@ NAMED = (  # the adapter's name, where a module has several
 OWN = (".lora_", ".trainable_tokens_delta", ".modules_to_save.")  # in the names of what is no part of the base
 
 
-class Trained:
+class TensorAdapters:
     """Adapters of one engine that came as tensors. The folders end with this object, or before, by `close`.
 
     turn: to be held by an update, so that the newest folder of a name is what it means.

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .prefix_cache import PrefixCache
-from .radix import Node
-from .row import Ints, Space
+from ..prefix_cache import PrefixCache
+from ..radix_tree import RadixNode
+from ..int_row import Ints, Space
 
 
-class Held(NamedTuple):
+class HeldSequence(NamedTuple):
     """A sequence that holds pages. node: the deepest node that it stands on. beyond: its computed tokens behind that."""
 
     sequence: int
@@ -21,7 +21,7 @@ class Held(NamedTuple):
     beyond: Ints
 
 
-class Snapshot(NamedTuple):
+class CacheSnapshot(NamedTuple):
     """The nodes by number, parents before their children; the first ones are the roots of `namespaces`.
 
     tokens: int32 of each node, [] of a root.  parents: -1 of a root.  last_used: ticks of the tree's clock.
@@ -32,35 +32,35 @@ class Snapshot(NamedTuple):
     tokens: list[Ints]
     locks: list[int]
     last_used: list[int]
-    held: list[Held]
+    held: list[HeldSequence]
     page_size: int
     pages_total: int
     pages_free: int
 
 
-def snapshot(cache: PrefixCache, holders: Iterable[tuple[Node | None, Space, int, str, Ints]]) -> Snapshot:
+def snapshot(cache: PrefixCache, holders: Iterable[tuple[RadixNode | None, Space, int, str, Ints]]) -> CacheSnapshot:
     """holders: of each sequence with pages its node, namespace, number, status and computed tokens.
 
     Only the thread that changes the cache may call this. Arrays of nodes are not copied: none is ever written to.
     """
     holders, roots = list(holders), dict(cache.tree.roots)
     namespaces = list(dict.fromkeys([*roots, *(namespace for _, namespace, *_ in holders)]))
-    nodes: list[Node | None] = [roots.get(name) for name in namespaces]
+    nodes: list[RadixNode | None] = [roots.get(name) for name in namespaces]
     parents = [-1] * len(nodes)
-    numbers: dict[Node | None, int] = {node: i for i, node in enumerate(nodes) if node is not None}
+    numbers: dict[RadixNode | None, int] = {node: i for i, node in enumerate(nodes) if node is not None}
     for node in _below([root for root in nodes if root is not None]):
         assert node.parent is not None
         numbers[node] = len(nodes)
         nodes.append(node)
         parents.append(numbers[node.parent])
-    return Snapshot(
+    return CacheSnapshot(
         namespaces,
         parents,
         [node.tokens if node else np.empty(0, np.int32) for node in nodes],
         [node.locks if node else 0 for node in nodes],
         [node.last_used if node else 0 for node in nodes],
         [
-            Held(number, status, numbers.get(node, namespaces.index(namespace)), tokens[_depth(node) :].copy())
+            HeldSequence(number, status, numbers.get(node, namespaces.index(namespace)), tokens[_depth(node) :].copy())
             for node, namespace, number, status, tokens in holders
         ],
         cache.pool.page_size,
@@ -69,7 +69,7 @@ def snapshot(cache: PrefixCache, holders: Iterable[tuple[Node | None, Space, int
     )
 
 
-def _below(roots: list[Node]) -> Iterable[Node]:
+def _below(roots: list[RadixNode]) -> Iterable[RadixNode]:
     """All nodes but the roots, parents first, the children of a node in the order in which they came."""
     stack = [child for root in reversed(roots) for child in reversed(root.children.values())]
     while stack:
@@ -78,7 +78,7 @@ def _below(roots: list[Node]) -> Iterable[Node]:
         stack.extend(reversed(node.children.values()))
 
 
-def _depth(node: Node | None) -> int:
+def _depth(node: RadixNode | None) -> int:
     """Tokens from the root to the end of `node`."""
     depth = 0
     while node is not None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .nodes import CacheNode, CacheRow
-from .outline import outline
-from .picture import draw
-from .row import Ints, Space
-from .snapshot import Snapshot
+from .tree_nodes import CacheNode, CacheRow
+from .tree_outline import outline
+from .tree_svg import draw
+from ..int_row import Ints, Space
+from .cache_snapshot import CacheSnapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,7 @@ class CacheTree:
     pages_free: int
 
     @classmethod
-    def of(cls, taken: Snapshot, decode: Callable[[Ints], str]) -> CacheTree:
+    def of(cls, taken: CacheSnapshot, decode: Callable[[Ints], str]) -> CacheTree:
         nodes: list[CacheNode] = []
         for number, parent in enumerate(taken.parents):
             above = nodes[parent] if parent >= 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .row import Ints
+from ..int_row import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .nodes import CacheNode, CacheRow
-from .row import space_text
+from .tree_nodes import CacheNode, CacheRow
+from ..int_row import space_text
 
 if TYPE_CHECKING:
-    from .tree import CacheTree
+    from .cache_tree import CacheTree
 
 LONGEST_TEXT = 60  # columns
 _SIGNS = str.maketrans({"\n": "↵", "\r": "↵", "\t": "→"})

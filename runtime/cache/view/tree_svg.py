@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
-from .nodes import CacheNode, CacheRow
-from .outline import columns, counted, shortened, summary
-from .row import space_text
+from ...errors import ConfigError
+from .tree_nodes import CacheNode, CacheRow
+from .tree_outline import columns, counted, shortened, summary
+from ..int_row import space_text
 
 if TYPE_CHECKING:
-    from .tree import CacheTree
+    from .cache_tree import CacheTree
 
 ROWS = 36
 NARROWEST, WIDEST = 200, 20_000  # pixels
@@ -40,7 +40,7 @@ _LEGEND = {
 
 
 @dataclass
-class Box:
+class TreeBox:
     """kind: classes of _STYLE.  level: its column.  row: its line, the first one of what hangs on it."""
 
     text: str
@@ -48,9 +48,9 @@ class Box:
     kind: str
     level: int
     row: int = 0
-    children: list[Box] = field(default_factory=list)
+    children: list[TreeBox] = field(default_factory=list)
 
-    def all(self) -> Iterator[Box]:
+    def all(self) -> Iterator[TreeBox]:
         yield self
         for child in self.children:
             yield from child.all()
@@ -78,7 +78,7 @@ def _head(width: float, height: float) -> list[str]:
     ]
 
 
-def _texts(tree: CacheTree, boxes: list[Box], height: float) -> list[str]:
+def _texts(tree: CacheTree, boxes: list[TreeBox], height: float) -> list[str]:
     kinds = {kind for box in boxes for kind in box.kind.split()}
     legend = " · ".join(told for kind, told in _LEGEND.items() if kind in kinds)
     return [
@@ -90,28 +90,28 @@ def _texts(tree: CacheTree, boxes: list[Box], height: float) -> list[str]:
 # which boxes there are
 
 
-def _boxes(tree: CacheTree, levels: int) -> list[Box]:
+def _boxes(tree: CacheTree, levels: int) -> list[TreeBox]:
     """A box for each namespace with all that is shown of it, in rows of their own."""
-    fold, row, made = _Fold(tree.next_evicted, max(1, levels)), 0, []
+    fold, row, made = _FoldedTree(tree.next_evicted, max(1, levels)), 0, []
     roots = [(name, root) for name, root in tree.roots.items() if root.children or root.rows]
     for i, (name, root) in enumerate(roots):
         if row >= ROWS - 1 and i < len(roots) - 1:
-            made.append(Box(f"+ {len(roots) - i:,}", "namespaces", "more", 0, row))
+            made.append(TreeBox(f"+ {len(roots) - i:,}", "namespaces", "more", 0, row))
             break
-        box = Box(space_text(name) if name else "root", "namespace" if name else "", "", 0, row)
+        box = TreeBox(space_text(name) if name else "root", "namespace" if name else "", "", 0, row)
         made.append(fold.hang(root, box, max(1, ROWS - row - (i < len(roots) - 1))))
         row = 1 + max(box.row for box in made[-1].all())
     return made
 
 
 @dataclass(frozen=True)
-class _Fold:
+class _FoldedTree:
     """first: the node that is evicted first.  levels: how many columns there may be."""
 
     first: CacheNode | None
     levels: int
 
-    def hang(self, node: CacheNode, box: Box, room: int) -> Box:
+    def hang(self, node: CacheNode, box: TreeBox, room: int) -> TreeBox:
         """Hang on the box of `node` what is behind it, in at most `room` rows."""
         items: list[CacheNode | CacheRow] = [*(row for row in node.rows if len(row.tokens)), *node.children]
         shown = [] if box.level == self.levels - 1 else items if len(items) <= room else items[: room - 1]
@@ -127,25 +127,25 @@ class _Fold:
             box.children.append(_rest(items[len(shown) :], box.level + 1, row))
         return box
 
-    def _box(self, item: CacheNode | CacheRow, level: int, row: int) -> Box:
+    def _box(self, item: CacheNode | CacheRow, level: int, row: int) -> TreeBox:
         if isinstance(item, CacheRow):
-            return Box(item.text, f"{len(item.tokens)} · sequence {item.sequence} {item.status}", "row", level, row)
+            return TreeBox(item.text, f"{len(item.tokens)} · sequence {item.sequence} {item.status}", "row", level, row)
         kind = "locked" * item.locked + " pinned" * item.pinned + " first" * (item is self.first)
-        return Box(item.text, counted(len(item), "token") + f" ×{item.locks}" * item.locked, kind.strip(), level, row)
+        return TreeBox(item.text, counted(len(item), "token") + f" ×{item.locks}" * item.locked, kind.strip(), level, row)
 
 
-def _rest(items: list[CacheNode | CacheRow], level: int, row: int) -> Box:
+def _rest(items: list[CacheNode | CacheRow], level: int, row: int) -> TreeBox:
     """One box for all that there is no room for."""
     nodes = [node for item in items if isinstance(item, CacheNode) for node in item.nodes()]
     if not nodes:
-        return Box(f"+ {len(items)}", "sequences", "more", level, row)
-    return Box(f"+ {len(nodes):,}", counted(sum(map(len, nodes)), "token"), "more", level, row)
+        return TreeBox(f"+ {len(items)}", "sequences", "more", level, row)
+    return TreeBox(f"+ {len(nodes):,}", counted(sum(map(len, nodes)), "token"), "more", level, row)
 
 
 # where they go
 
 
-def _limit(boxes: list[Box], width: int) -> int:
+def _limit(boxes: list[TreeBox], width: int) -> int:
     """How many signs a text may have for all columns to fit."""
     for limit in range(LONGEST, SHORTEST, -1):
         lefts, widths = _columns(boxes, limit)
@@ -154,7 +154,7 @@ def _limit(boxes: list[Box], width: int) -> int:
     return SHORTEST
 
 
-def _columns(boxes: list[Box], limit: int) -> tuple[dict[int, float], dict[int, float]]:
+def _columns(boxes: list[TreeBox], limit: int) -> tuple[dict[int, float], dict[int, float]]:
     """Left edge and width of each column, in pixels."""
     widths: dict[int, float] = {}
     for box in boxes:
@@ -170,7 +170,7 @@ def _columns(boxes: list[Box], limit: int) -> tuple[dict[int, float], dict[int, 
 # how they look
 
 
-def _drawn(box: Box, lefts: dict[int, float], widths: dict[int, float], limit: int) -> list[str]:
+def _drawn(box: TreeBox, lefts: dict[int, float], widths: dict[int, float], limit: int) -> list[str]:
     x, y = lefts[box.level], TOP + box.row * ROW
     if box.level == 0:
         widths = widths | {0: max(columns(box.text), columns(box.note)) * SIGN + 2 * PAD}

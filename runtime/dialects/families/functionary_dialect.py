@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from .framed import Frame, Framed
-from .framed_calls import FrameReader
-from .grammars import const, sequence, several, structural, triggered
-from .reader import Reader
-from .reasoning import Marks
-from .tape import Reading
-from .tool import Call, Tool
+from ..framed_dialect import CallFrame, FramedDialect
+from ..parsing.framed_call_reader import FrameReader
+from ..call_grammars import const, sequence, several, structural, triggered
+from ..output_reader import OutputReader
+from ..reasoning_marks import ReasoningMarks
+from ..parsing.incremental_text import Reading
+from ..tool_types import DialectToolCall, Tool
 
 MARK, ALL = ">>>", "all\n"
 
 
-class Functionary(Framed):
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+class FunctionaryDialect(FramedDialect):
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         return _FunctionaryReader(self.frame.form, names, marks)
 
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         written = super().write("", calls).removeprefix(MARK)
         return f"{ALL}{text}{MARK}{written}" if text and calls else text or written
 
@@ -49,4 +49,4 @@ class _FunctionaryReader(FrameReader):
         return word if not self.names or word in self.names else ""
 
 
-FUNCTIONARY = Functionary("functionary-v3.2", Frame(MARK, "\n", "", lead=""))
+FUNCTIONARY = FunctionaryDialect("functionary-v3.2", CallFrame(MARK, "\n", "", lead=""))

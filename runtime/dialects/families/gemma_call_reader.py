@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from .framed_calls import FrameReader
-from .json_text import DEEPEST, SCALAR
-from .tape import Marks as Wanted
-from .tape import Reading
-from .typed import quoted
+from ..parsing.framed_call_reader import FrameReader
+from ..parsing.json_value_parser import DEEPEST, SCALAR
+from ..parsing.incremental_text import TextMarks as Wanted
+from ..parsing.incremental_text import Reading
+from ..parsing.unquoted_values import quoted
 
 QUOTE = '<|"|>'
 _CLOSER = {"{": "}", "[": "]"}

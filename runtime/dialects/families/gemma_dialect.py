@@ -6,15 +6,15 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from sgl.grammars.schema.closing import KEYWORD as CLOSING
+from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
-from .framed import Frame, Framed
-from .gemma_calls import QUOTE, GemmaReader
-from .grammars import Format, const, members, sequence
-from .reader import Reader
-from .reasoning import Marks
-from .tool import Call, Tool
+from ..framed_dialect import CallFrame, FramedDialect
+from .gemma_call_reader import QUOTE, GemmaReader
+from ..call_grammars import Format, const, members, sequence
+from ..output_reader import OutputReader
+from ..reasoning_marks import ReasoningMarks
+from ..tool_types import DialectToolCall, Tool
 
 MOST_LINKS = 30  # schemas inside each other
 NOTES = frozenset({"type", "title", "description", "default", "examples", "$comment", "nullable", CLOSING})
@@ -25,16 +25,16 @@ KNOWN = {
 TYPES = ("string", "number", "boolean", "null")
 
 
-class Gemma(Framed):
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+class GemmaDialect(FramedDialect):
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         return GemmaReader(self.frame.form, names, marks)
 
-    def _arguments(self, call: Call) -> str:
+    def _arguments(self, call: DialectToolCall) -> str:
         return _written(call.arguments)
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         schema = tool.arguments_schema
-        content = Values(tool.name, schema).value(schema, MOST_LINKS)
+        content = GemmaValues(tool.name, schema).value(schema, MOST_LINKS)
         return {"type": "tag", "begin": f"{opening}{self.frame.head}{tool.name}", "content": content, "end": self.frame.end}
 
 
@@ -48,7 +48,7 @@ def _written(value: Any) -> str:
     return json.dumps(value)
 
 
-class Values:
+class GemmaValues:
     """The formats of a tool's values. Raises ConfigError for keywords that they cannot keep to; names the tool."""
 
     written = staticmethod(lambda value: _written(value))
@@ -126,4 +126,4 @@ class Values:
         return found
 
 
-GEMMA = Gemma("gemma4", Frame("<|tool_call>", "", "<tool_call|>", "call:", lead=""))
+GEMMA = GemmaDialect("gemma4", CallFrame("<|tool_call>", "", "<tool_call|>", "call:", lead=""))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from .framed import Frame, Framed
-from .framed_calls import FrameReader
-from .grammars import Format, const, sequence, several, structural, triggered
-from .reader import Reader
-from .reasoning import MARKS, Marks
-from .tape import Reading
-from .tool import Call, Tool
+from ..framed_dialect import CallFrame, FramedDialect
+from ..parsing.framed_call_reader import FrameReader
+from ..call_grammars import Format, const, sequence, several, structural, triggered
+from ..output_reader import OutputReader
+from ..reasoning_marks import MARKS, ReasoningMarks
+from ..parsing.incremental_text import Reading
+from ..tool_types import DialectToolCall, Tool
 
 TO = "to=functions."
 START = "<|start|>assistant"
@@ -22,14 +22,14 @@ _HEADERS = MARKS["gpt-oss"]._replace(begin="")
 TURNED = ("<|channel|>commentary json<|message|>", "<|channel|>commentary <|constrain|>json<|message|>")
 
 
-class Harmony(Framed):
+class HarmonyDialect(FramedDialect):
     """One call a message, which <|call|> ends; where that token ends the text, it is none of it."""
 
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         form = self.frame.form
         return _HarmonyReader(replace(form, links=(*form.links, *TURNED), more=(THINKING,)), names, marks or _HEADERS)
 
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         written = super().write("", calls)
         return f"{PREAMBLE}{text}{END}{START}{written}" if text and calls else text or written
 
@@ -59,9 +59,9 @@ class _HarmonyReader(FrameReader):
             yield from self._calls(strict=False)
 
 
-HARMONY = Harmony(
+HARMONY = HarmonyDialect(
     "harmony",
-    Frame(
+    CallFrame(
         HEADER, " <|constrain|>json<|message|>", "<|call|>", separator=START,
         links=("<|constrain|>json<|message|>", " json<|message|>", " code<|message|>", "<|message|>"), also=f"{START} {TO}",
     ),

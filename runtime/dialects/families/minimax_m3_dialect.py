@@ -7,16 +7,16 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .framed import Frame, Framed
-from .framed_calls import FrameReader
-from .gemma import MOST_LINKS, Values
-from .grammars import Format, const, members, sequence
-from .reader import Reader
-from .reasoning import Marks
-from .tape import Marks as Wanted
-from .tape import Reading
-from .tool import Call, Tool
-from .typed import json_of, quoted, types_of
+from ..framed_dialect import CallFrame, FramedDialect
+from ..parsing.framed_call_reader import FrameReader
+from .gemma_dialect import MOST_LINKS, GemmaValues
+from ..call_grammars import Format, const, members, sequence
+from ..output_reader import OutputReader
+from ..reasoning_marks import ReasoningMarks
+from ..parsing.incremental_text import TextMarks as Wanted
+from ..parsing.incremental_text import Reading
+from ..tool_types import DialectToolCall, Tool
+from ..parsing.unquoted_values import json_of, quoted, types_of
 
 MARK = "]<]minimax[>["
 ITEM = "item"
@@ -24,11 +24,11 @@ DEEPEST = 60  # elements in each other
 _ELEMENT = re.compile(rf"{re.escape(MARK)}<(/?)([^<>/]+)>")
 
 
-class MiniMaxM3(Framed):
-    def read(self, names: Collection[str], marks: Marks | None) -> Reader:
+class MiniMaxM3Dialect(FramedDialect):
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
         return _Elements(self.frame.form, names, marks)
 
-    def _arguments(self, call: Call) -> str:
+    def _arguments(self, call: DialectToolCall) -> str:
         return "".join(_element(key, value) for key, value in call.arguments.items())
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
@@ -47,7 +47,7 @@ def _element(name: str, value: Any) -> str:
     return f"{MARK}<{name}>{inner}{MARK}</{name}>"
 
 
-class _ElementValues(Values):
+class _ElementValues(GemmaValues):
     """The formats of a tool's values as elements."""
 
     written = staticmethod(lambda value: value if isinstance(value, str) else json.dumps(value))
@@ -148,6 +148,6 @@ def _inner(schema: Any, name: str, root: Any) -> Any:
     return schema.get("items") if name == ITEM else {}
 
 
-MINIMAX_M3 = MiniMaxM3("minimax-m3", Frame(
+MINIMAX_M3 = MiniMaxM3Dialect("minimax-m3", CallFrame(
     f"{MARK}<tool_call>\n", '">', f"{MARK}</invoke>\n", f'{MARK}<invoke name="', f"{MARK}</tool_call>", lead="",
 ))  # fmt: skip

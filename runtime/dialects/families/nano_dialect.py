@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.nano import prompts
 
-from .dialect import Dialect, Step
-from .json_calls import JsonForm, JsonReader
-from .reasoning import Marks
-from .shown import Message
-from .tool import Call, Tool
+from ..dialect import Dialect, DialectStep
+from ..parsing.json_call_reader import JsonForm, JsonReader
+from ..reasoning_marks import ReasoningMarks
+from ..tool_prompt import Message
+from ..tool_types import DialectToolCall, Tool
 
 TURN = f"{prompts.END}<|assistant|>"
 DEEPEST = 4  # objects inside each other that are shown
@@ -24,14 +24,14 @@ MOST_LINKS = 100  # references that lead to references
 RESULT = "result"  # names a result that has no names of its own
 
 
-class Nano(Dialect):
+class NanoDialect(Dialect):
     """One call a step."""
 
     name = "nano"
     stands_in = False
     form = JsonForm(TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=prompts.ANSWER)
 
-    def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
         return JsonReader(self.form, names, marks)
 
     def describe(self, tools: Sequence[Tool]) -> str:
@@ -40,11 +40,11 @@ class Nano(Dialect):
     def _system(self, text: str, tools: Sequence[Tool]) -> str:
         return prompts.tools_system(map(_shown, tools), text)["content"]
 
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         turns = [turn["content"] for turn in (*(prompts.tool_answer(text) if text else ()), *_turns(calls))]
         return TURN.join(turns)
 
-    def _assistant(self, thought: str, text: str, calls: list[Call]) -> list[Message]:
+    def _assistant(self, thought: str, text: str, calls: list[DialectToolCall]) -> list[Message]:
         said = prompts.tool_answer(text) if text or not calls else []
         return [dict(turn) for turn in (*said, *_turns(calls))]
 
@@ -55,15 +55,15 @@ class Nano(Dialect):
 
     # --- steps -------------------------------------------------------------------------------------------
 
-    def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> Step:
+    def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> DialectStep:
         if any(tool.name == prompts.ANSWER for tool in tools):
             raise ConfigError(f"a tool has the name {prompts.ANSWER!r}, with which this model starts an answer; rename it")
         steps = {tool.name: _arguments(TURN, tool) for tool in tools}
         if choice not in ("auto", "required"):
             return _arguments(choice + TURN, tools[0])
         if choice == "auto":
-            steps[prompts.ANSWER] = Step(TURN, None, free=True)
-        return Step("", ("choices", list(steps)), then=partial(_following, steps))
+            steps[prompts.ANSWER] = DialectStep(TURN, None, free=True)
+        return DialectStep("", ("choices", list(steps)), then=partial(_following, steps))
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> None:
         return None
@@ -88,24 +88,24 @@ def _finite(digits: str) -> float:
     return value if math.isfinite(value) else _no_value(digits)
 
 
-def _turns(calls: Sequence[Call]) -> list[prompts.Message]:
+def _turns(calls: Sequence[DialectToolCall]) -> list[prompts.Message]:
     return [turn for call in calls for turn in prompts.tool_call(call.name, call.arguments)]
 
 
-def _arguments(prefix: str, tool: Tool) -> Step:
-    return Step(prefix, ("json_schema", json.dumps(tool.arguments_schema)))
+def _arguments(prefix: str, tool: Tool) -> DialectStep:
+    return DialectStep(prefix, ("json_schema", json.dumps(tool.arguments_schema)))
 
 
-def _following(steps: Mapping[str, Step], text: str) -> Step | None:
+def _following(steps: Mapping[str, DialectStep], text: str) -> DialectStep | None:
     return steps.get(text)
 
 
 def _shown(tool: Tool) -> prompts.Tool:
     """The tool as the model was trained to see it: one line for each value to fill."""
-    return prompts.Tool(tool.name, " ".join(tool.description.split()), prompts.fields_of(_Shown(tool).schema))
+    return prompts.Tool(tool.name, " ".join(tool.description.split()), prompts.fields_of(_ShownSchema(tool).schema))
 
 
-class _Shown:
+class _ShownSchema:
     """A tool's schema without references, and of several types the first.
 
     Raises:

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sgl.grammars.schema.closing import KEYWORD as CLOSING
+from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
-from .dialect import Dialect
-from .grammars import Format, const, members, sequence, structural, triggered
-from .python_calls import FORM, PythonReader
-from .reasoning import Marks
-from .tool import Call, Tool
+from ..dialect import Dialect
+from ..call_grammars import Format, const, members, sequence, structural, triggered
+from ..parsing.python_call_reader import FORM, PythonReader
+from ..reasoning_marks import ReasoningMarks
+from ..tool_types import DialectToolCall, Tool
 
 NAME = re.compile(r"\w+")
 JOINT = (
@@ -28,7 +28,7 @@ SINGLE_QUOTED = r"'(?:[^'\\\x00-\x1f]|\\[\\'nt])*'"
 NOTES = frozenset({"type", "title", "description", "default", "examples"})  # what a plain boolean or string may have
 
 
-class Pythonic(Dialect):
+class PythonicDialect(Dialect):
     """A list of calls. `marks`: what stands before and behind it, always or, `also`, sometimes."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Pythonic(Dialect):
         self.name, self.tool_role, self._around = name, tool_role, marks
         self.form = replace(FORM, mark=marks[0] or FORM.mark, bare=not marks[0], also=also, close=marks[1] or close)
 
-    def read(self, names: Collection[str], marks: Marks | None) -> PythonReader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> PythonReader:
         return PythonReader(self.form, names, marks)
 
     def describe(self, tools: Sequence[Tool]) -> str:
@@ -48,7 +48,7 @@ class Pythonic(Dialect):
             f"These are the functions, in JSON:\n\n{listed}"
         )
 
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         written = [
             f"{call.name}({', '.join(f'{key}={_literal(value)}' for key, value in call.arguments.items())})"
             for call in calls

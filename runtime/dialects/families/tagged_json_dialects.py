@@ -6,17 +6,17 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from .dialect import Dialect
-from .grammars import several, structural, tag, triggered
-from .json_calls import JsonForm, JsonReader
-from .reasoning import Marks
-from .shown import Message
-from .tool import Call, Tool
+from ..dialect import Dialect
+from ..call_grammars import several, structural, tag, triggered
+from ..parsing.json_call_reader import JsonForm, JsonReader
+from ..reasoning_marks import ReasoningMarks
+from ..tool_prompt import Message
+from ..tool_types import DialectToolCall, Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-class Tagged(Dialect):
+class TaggedJsonDialect(Dialect):
     """A dialect of objects.
 
     Attributes:
@@ -32,7 +32,7 @@ class Tagged(Dialect):
     separator: str
     trigger: str
 
-    def read(self, names: Collection[str], marks: Marks | None) -> JsonReader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
         return JsonReader(self.form, names, marks)
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
@@ -44,7 +44,7 @@ class Tagged(Dialect):
             return structural(triggered(tags, [self.trigger], once))
         return structural(several(tags, self.separator, once))
 
-    def write(self, text: str, calls: Sequence[Call]) -> str:
+    def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         before, behind = self.around
         written = [
             before + json.dumps({"name": call.name, self.member: call.arguments}, ensure_ascii=False) + behind
@@ -53,7 +53,7 @@ class Tagged(Dialect):
         return "\n".join([*([text] if text else []), *([self.separator.join(written)] if written else [])])
 
 
-class Hermes(Tagged):
+class HermesDialect(TaggedJsonDialect):
     """Hermes, Qwen and many others: every call is JSON between <tool_call> and </tool_call>."""
 
     name = "hermes"
@@ -74,7 +74,7 @@ class Hermes(Tagged):
         return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>", "answers": True}
 
 
-class Llama(Tagged):
+class LlamaDialect(TaggedJsonDialect):
     """Llama 3: a call is a JSON object with name and parameters, several are separated by `; `."""
 
     name = "llama"

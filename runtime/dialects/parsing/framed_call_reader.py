@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sgl.grammars.structural.styles import STYLES, ParameterStyle
+from sgl.grammars.structural.parameter_styles import STYLES, ParameterStyle
 
-from .reader import Form, Reader
-from .reasoning import Marks
-from .tape import Marks as Wanted
-from .tape import Reading
-from .typed import TEXT, TYPES, json_of, quoted, types_of
+from ..output_reader import CallForm, OutputReader
+from ..reasoning_marks import ReasoningMarks
+from .incremental_text import TextMarks as Wanted
+from .incremental_text import Reading
+from .unquoted_values import TEXT, TYPES, json_of, quoted, types_of
 
 JSON = "json"
 WRAPPED = "<![CDATA[", "]]>"
@@ -29,7 +29,7 @@ def style_marks(style: str | ParameterStyle) -> ParameterStyle:
 
 
 @dataclass(frozen=True)
-class FrameForm(Form):
+class FrameForm(CallForm):
     """What stands around a call. Wherever one of these texts has white space, any amount of it is read, or none.
 
     Attributes:
@@ -55,12 +55,12 @@ class FrameForm(Form):
     padded: bool = False
 
 
-class FrameReader(Reader):
+class FrameReader(OutputReader):
     """The reader of a FrameForm. `names` may be a mapping of the tools' names to their parameters' schemas."""
 
     form: FrameForm
 
-    def __init__(self, form: FrameForm, names: Collection[str] = (), marks: Marks | None = None) -> None:
+    def __init__(self, form: FrameForm, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
         super().__init__(form, names, marks)
         self._schemas: Mapping[str, Any] = names if isinstance(names, Mapping) else {}
         self._id = ""  # of the call that is read
@@ -87,7 +87,7 @@ class FrameReader(Reader):
             return False
         if self.form.style == JSON:
             return (yield from self._json(name, id or self._id))
-        return (yield from Parameters(self, style_marks(self.form.style), name, id or self._id).read())
+        return (yield from ParameterReader(self, style_marks(self.form.style), name, id or self._id).read())
 
     def _pieces(self, text: str) -> Reading[bool]:
         """Pass a text whose blanks may be others."""
@@ -153,7 +153,7 @@ class FrameReader(Reader):
                 break
 
 
-class Parameters:
+class ParameterReader:
     """The parameters of one call, told as JSON: strings while they come, every other value when it is whole."""
 
     def __init__(self, reader: FrameReader, style: ParameterStyle, name: str, id: str) -> None:
@@ -226,7 +226,7 @@ class Parameters:
     def _text(self, closing: Wanted) -> Reading[bool]:
         """A string while it comes; of a line to itself the last line break is held back."""
         self._tell('"')
-        line = _Line(self._reader.form.padded, self._say)
+        line = _LineEmitter(self._reader.form.padded, self._say)
         self._tape.flow = partial(self._flow, line)
         mark = yield from self._tape.until(closing)
         self._tape.flow = None
@@ -236,7 +236,7 @@ class Parameters:
         self._written.append(self._tape.take())
         return True
 
-    def _flow(self, line: _Line, text: str) -> None:
+    def _flow(self, line: _LineEmitter, text: str) -> None:
         self._written.append(text)
         line.add(text)
 
@@ -263,7 +263,7 @@ class Parameters:
         return False
 
 
-class _Line:
+class _LineEmitter:
     """Text on its way out; where `padded`, a line break at its end is no part of it."""
 
     def __init__(self, padded: bool, say: Callable[[str], None]) -> None:

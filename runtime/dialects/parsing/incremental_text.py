@@ -14,7 +14,7 @@ T = TypeVar("T")
 Reading = Generator[None, None, T]
 
 
-class Tape:
+class IncrementalText:
     """The text and a place in it. `take` gives what was passed; `flow` gets it by itself whenever the tape waits."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Tape:
         self.at += len(literal)
         return True
 
-    def until(self, marks: Marks) -> Reading[str]:
+    def until(self, marks: TextMarks) -> Reading[str]:
         """Go to the first of some marks, giving out what comes before it by `flow`; pass and return it. Empty: the end."""
         while True:
             half = len(self.text) if self.ended else marks.half(self.text, self.at)
@@ -95,7 +95,7 @@ class Tape:
             yield
 
 
-class Marks:
+class TextMarks:
     """Texts to look for, at one place the longest. None of them holds another, or begins it, behind its first character."""
 
     def __init__(self, texts: Iterable[str]) -> None:

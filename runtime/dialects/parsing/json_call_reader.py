@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .json_text import key, value
-from .reader import Form, Reader
-from .reasoning import Marks
-from .tape import Reading
+from .json_value_parser import key, value
+from ..output_reader import CallForm, OutputReader
+from ..reasoning_marks import ReasoningMarks
+from .incremental_text import Reading
 
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
@@ -18,7 +18,7 @@ FIRST = frozenset({*NAMES, *ARGUMENTS, "function", "id", "tool_call_id", "type"}
 
 
 @dataclass(frozen=True)
-class JsonForm(Form):
+class JsonForm(CallForm):
     """Which bodies a call may have: `{"name": ..., "arguments": {...}}`, a list of such, or name and arguments.
 
     Attributes:
@@ -36,12 +36,12 @@ class JsonForm(Form):
     answer: str = ""
 
 
-class JsonReader(Reader):
+class JsonReader(OutputReader):
     """The reader of a JsonForm."""
 
     form: JsonForm
 
-    def __init__(self, form: JsonForm, names: Collection[str] = (), marks: Marks | None = None) -> None:
+    def __init__(self, form: JsonForm, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
         super().__init__(form, names, marks)
 
     def _call(self, strict: bool) -> Reading[bool]:

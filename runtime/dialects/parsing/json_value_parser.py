@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .tape import Reading, Tape
+from .incremental_text import Reading, IncrementalText
 
 DEEPEST = 200  # brackets inside each other; deeper is no JSON of anybody
 LONGEST = 4000  # digits of a number; json.loads refuses 4300
@@ -15,7 +15,7 @@ _CLOSER = {"{": "}", "[": "]"}
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-def value(tape: Tape, closers: list[str] | None = None, behind: bool = False) -> Reading[bool]:
+def value(tape: IncrementalText, closers: list[str] | None = None, behind: bool = False) -> Reading[bool]:
     """Pass one value, blanks before it too. False: it is none, and the tape stands where it went wrong.
 
     Args:
@@ -42,7 +42,7 @@ def value(tape: Tape, closers: list[str] | None = None, behind: bool = False) ->
             return not closers
 
 
-def key(tape: Tape) -> Reading[bool]:
+def key(tape: IncrementalText) -> Reading[bool]:
     """Pass a member's name and the colon behind it."""
     if (yield from tape.visible()) != '"' or not (yield from _string(tape)):
         return False
@@ -52,7 +52,7 @@ def key(tape: Tape) -> Reading[bool]:
     return True
 
 
-def _close(tape: Tape, closers: list[str]) -> Reading[bool]:
+def _close(tape: IncrementalText, closers: list[str]) -> Reading[bool]:
     """Behind a value: pass what closes and the comma before the next one. True if there must be a next one."""
     while closers:
         char = yield from tape.visible()
@@ -67,7 +67,7 @@ def _close(tape: Tape, closers: list[str]) -> Reading[bool]:
     return False
 
 
-def _string(tape: Tape) -> Reading[bool]:
+def _string(tape: IncrementalText) -> Reading[bool]:
     tape.at += 1
     while True:
         found: Any = _PLAIN.match(tape.text, tape.at)
@@ -84,7 +84,7 @@ def _string(tape: Tape) -> Reading[bool]:
             return False
 
 
-def _escape(tape: Tape) -> Reading[bool]:
+def _escape(tape: IncrementalText) -> Reading[bool]:
     char = yield from tape.peek()
     if char == "" or char not in '"\\/bfnrtu':
         return False
@@ -96,7 +96,7 @@ def _escape(tape: Tape) -> Reading[bool]:
     return True
 
 
-def _scalar(tape: Tape) -> Reading[bool]:
+def _scalar(tape: IncrementalText) -> Reading[bool]:
     """A number or a word; it stays on the tape until its end is there."""
     length = 0
     while True:

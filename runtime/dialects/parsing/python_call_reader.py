@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from .python_text import as_json, json_text
-from .reader import Form, Reader
-from .tape import Reading
+from .python_literals import as_json, json_text
+from ..output_reader import CallForm, OutputReader
+from .incremental_text import Reading
 
-FORM = Form("[", bare=True, known=True)
+FORM = CallForm("[", bare=True, known=True)
 DEEPEST = 200
 
 
-class PythonReader(Reader):
+class PythonReader(OutputReader):
     """The reader of a list of calls, `[f(a=1), g(b="x")]`."""
 
     def _call(self, strict: bool) -> Reading[bool]:

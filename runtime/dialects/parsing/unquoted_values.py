@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sgl.grammars.schema.value_types import ALL_TYPES, member_types, type_of
+from sgl.grammars.schema.member_types import ALL_TYPES, member_types, type_of
 
-from .python_text import as_json
+from .python_literals import as_json
 
 TYPES = ALL_TYPES
 TEXT = frozenset({"string"})

@@ -1,7 +1,7 @@
 """The format of a model's calls and thoughts, read off what its chat template makes of probe conversations."""
 
-from .choose import MARKED, Choice, chosen
-from .probe import Probe, probed
-from .thoughts import opened, thoughts_of
+from .dialect_selection import MARKED, DialectChoice, choose_dialect
+from .template_probe import TemplateProbe, probe_template
+from .thought_marks import opened, reasoning_marks_of
 
-__all__ = ["MARKED", "Choice", "Probe", "chosen", "opened", "probed", "thoughts_of"]
+__all__ = ["MARKED", "DialectChoice", "TemplateProbe", "choose_dialect", "opened", "probe_template", "reasoning_marks_of"]

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from sgl.grammars.structural.styles import ParameterStyle
+from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..framed import Frame, Framed, Objects
-from ..framed_calls import ID, JSON, NUMBER
-from .parameters import parameters_at
-from .probe import ARGUMENTS, FIRST, IDS, OTHER, SAID, SECOND, Probe, behind
-from .texts import common_begin, common_end
+from ..framed_dialect import CallFrame, FramedDialect, FramedObjectDialect
+from ..parsing.framed_call_reader import ID, JSON, NUMBER
+from .parameter_marks import read_parameters
+from .template_probe import ARGUMENTS, FIRST, IDS, OTHER, SAID, SECOND, TemplateProbe, text_after_call
+from .common_affixes import common_begin, common_end
 
 _OBJECT = re.compile(r'\{\s*"(?:name|tool_name)":\s*"\Z')
 _ARGUMENTS = re.compile(r'",\s*"(?:arguments|parameters)":\s*\Z')
@@ -24,7 +24,7 @@ _BEGINS = re.compile(r"[<\[{\n]")  # where a mark may begin
 _NAMES = {FIRST: (ARGUMENTS, 0), SECOND: (OTHER.arguments, 1)}
 
 
-class Written(NamedTuple):
+class RenderedCall(NamedTuple):
     """One call in a text: what stands between its name and its arguments, where it begins and ends, how arguments are written."""
 
     link: str
@@ -35,30 +35,30 @@ class Written(NamedTuple):
     pad: str = ""
 
 
-def framed_of(probe: Probe, name: str) -> Iterator[Framed]:
+def frame_dialect_of(probe: TemplateProbe, name: str) -> Iterator[FramedDialect]:
     """The dialects that may write what the template writes; each is to be tried."""
     for first in (0, 1, None):
         frame = _frame(probe, first)
         if frame is not None and (first is None or NUMBER in frame.head + frame.link):
-            yield _objects(name, frame) or Framed(name, frame)
+            yield _objects(name, frame) or FramedDialect(name, frame)
 
 
-def _frame(probe: Probe, first: int | None) -> Frame | None:
+def _frame(probe: TemplateProbe, first: int | None) -> CallFrame | None:
     """`first`: the number of the first call, where calls are numbered."""
-    header, _, ending = behind(probe.base).partition(SAID)
-    said, one = behind(probe.calls.get("said", "")), _body(probe.calls.get("one", ""), header)
+    header, _, ending = text_after_call(probe.base).partition(SAID)
+    said, one = text_after_call(probe.calls.get("said", "")), _body(probe.calls.get("one", ""), header)
     if FIRST in said.rpartition(SAID)[2] and SAID in said:
         one = said.rpartition(SAID)[2]
     found = _written(one, FIRST)
     if found is None:
         return None
     before, tail = one[: found.start], _without(one[found.end :], ending)
-    frame = Frame(_marked(before, 0, first).lstrip(), _marked(found.link, 0, first), tail, style=found.style, gap=found.gap, pad=found.pad,
+    frame = CallFrame(_marked(before, 0, first).lstrip(), _marked(found.link, 0, first), tail, style=found.style, gap=found.gap, pad=found.pad,
                   lead=before[: len(before) - len(before.lstrip())] if SAID in said else "", first=first or 0)  # fmt: skip
     return frame if probe.single else _several(frame, _body(probe.calls.get("two", ""), header), ending, first)
 
 
-def _several(frame: Frame, two: str, ending: str, first: int | None) -> Frame | None:
+def _several(frame: CallFrame, two: str, ending: str, first: int | None) -> CallFrame | None:
     """The frame with what two calls in one message show of it."""
     one, other = _written(two, FIRST), _written(two, SECOND, frame.style)
     if one is None or other is None:
@@ -85,7 +85,7 @@ def _closing(opening: str, rest: str) -> str:
 
 def _body(text: str, header: str) -> str:
     """An answer without the header of its turn."""
-    answer = behind(text)
+    answer = text_after_call(text)
     common = common_begin(answer, header)
     if common != header:  # the header goes on in another way: up to the last mark that both have
         common = common[: max([0, *(found.start() + (found[0] in ">]}\n") for found in _EDGES.finditer(common))])]
@@ -99,7 +99,7 @@ def _without(tail: str, ending: str) -> str:
     return tail.rstrip()
 
 
-def _written(text: str, name: str, style: str | ParameterStyle | None = None) -> Written | None:
+def _written(text: str, name: str, style: str | ParameterStyle | None = None) -> RenderedCall | None:
     """The call of that name, if its arguments stand behind it."""
     arguments, _ = _NAMES[name]
     start = text.find(name)
@@ -113,9 +113,9 @@ def _written(text: str, name: str, style: str | ParameterStyle | None = None) ->
         except ValueError:
             continue
         if value == arguments:
-            return Written(text[at : at + place], start, end, JSON)
-    read = parameters_at(text, at, arguments, style if isinstance(style, ParameterStyle) else None)
-    return None if read is None else Written(text[at : read.start], start, read.end, read.style, read.gap, read.pad)
+            return RenderedCall(text[at : at + place], start, end, JSON)
+    read = read_parameters(text, at, arguments, style if isinstance(style, ParameterStyle) else None)
+    return None if read is None else RenderedCall(text[at : read.start], start, read.end, read.style, read.gap, read.pad)
 
 
 def _marked(text: str, place: int, first: int | None) -> str:
@@ -141,7 +141,7 @@ def _shared_end(rest: str, tail: str) -> str:
     return common.rstrip()
 
 
-def _objects(name: str, frame: Frame) -> Objects | None:
+def _objects(name: str, frame: CallFrame) -> FramedObjectDialect | None:
     """The dialect of JSON objects, where name and arguments are members of one."""
     found = _OBJECT.search(frame.opening + frame.head)
     if found is None or not _ARGUMENTS.match(frame.link) or not frame.end.lstrip().startswith("}"):
@@ -149,6 +149,6 @@ def _objects(name: str, frame: Frame) -> Objects | None:
     opening = (frame.opening + frame.head)[: found.start()]
     if not opening.strip() or (frame.closing and opening != frame.opening):
         return None
-    return Objects(name, replace(frame, opening=opening, head=found[0]))
+    return FramedObjectDialect(name, replace(frame, opening=opening, head=found[0]))
 
 

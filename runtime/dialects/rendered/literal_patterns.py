@@ -11,7 +11,7 @@ from re import _parser as parser  # type: ignore[attr-defined]  # isort: skip
 LONGEST = 1000
 
 
-class NotLiteral(Exception):
+class NotLiteralPattern(Exception):
     """An expression that may stand for many texts outside of its groups."""
 
 
@@ -21,17 +21,17 @@ def pieces_of(pattern: str) -> list[str]:
     What may be left out counts as left out, of alternatives the longest counts; any text at the beginning says nothing.
 
     Raises:
-        NotLiteral: it is more than that, longer than any known, or no expression.
+        NotLiteralPattern: it is more than that, longer than any known, or no expression.
     """
     if len(pattern) > LONGEST:
-        raise NotLiteral(f"a pattern of {len(pattern)} characters is not read")
+        raise NotLiteralPattern(f"a pattern of {len(pattern)} characters is not read")
     try:
         parsed = parser.parse(pattern, re.DOTALL)
         found = _Pieces({number: name for name, number in parsed.state.groupdict.items()}).of(parsed)
     except (re.error, RecursionError, OverflowError) as error:
-        raise NotLiteral(f"the pattern {pattern!r:.200} is no regular expression: {error}") from None
-    except NotLiteral:
-        raise NotLiteral(f"the pattern {pattern!r:.200} is no plain text with named groups") from None
+        raise NotLiteralPattern(f"the pattern {pattern!r:.200} is no regular expression: {error}") from None
+    except NotLiteralPattern:
+        raise NotLiteralPattern(f"the pattern {pattern!r:.200} is no plain text with named groups") from None
     return found[2:] if found[:2] == ["", ""] else found
 
 
@@ -58,7 +58,7 @@ class _Pieces:
             return max((self.of(branch) for branch in value[1]), key=lambda pieces: len("".join(pieces)))
         if kind in (kinds.MAX_REPEAT, kinds.MIN_REPEAT) and value[0] == 0:
             return ["", "", ""] if _is_free(value[1], value[2]) else [""]
-        raise NotLiteral
+        raise NotLiteralPattern
 
 
 def _is_free(most: Any, repeated: Any) -> bool:

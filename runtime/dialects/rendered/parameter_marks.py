@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sgl.grammars.structural.styles import ParameterStyle
+from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..framed import json_type
-from .texts import common_end
+from ..framed_dialect import json_type
+from .common_affixes import common_end
 
 _FAR = 200  # characters between two parts of a call
 
 
-class Parameters(NamedTuple):
+class RenderedParameters(NamedTuple):
     """`start` and `end`: of all parameters in the text, gaps not counted."""
 
     style: ParameterStyle
@@ -32,7 +32,7 @@ class _Parameter(NamedTuple):
     end: int
 
 
-def parameters_at(text: str, at: int, arguments: Mapping[str, Any], style: ParameterStyle | None = None) -> Parameters | None:
+def read_parameters(text: str, at: int, arguments: Mapping[str, Any], style: ParameterStyle | None = None) -> RenderedParameters | None:
     """Those of a call whose name ends at `at`; None where they do not stand there one by one.
 
     `style`: theirs, where it is known. Without it there must be two or more.
@@ -51,7 +51,7 @@ def parameters_at(text: str, at: int, arguments: Mapping[str, Any], style: Param
     if last < 0 or text[: found[0].key].endswith(style.opening) is False:
         return None
     gap = between.removesuffix(style.opening)
-    return Parameters(
+    return RenderedParameters(
         style, found[0].key - len(style.opening), last + len(style.closing), "\n" * gap.endswith("\n"), "\n" * style.padded,
     )  # fmt: skip
 

@@ -10,29 +10,29 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sgl.grammars.structural.styles import ParameterStyle
+from sgl.grammars.structural.parameter_styles import ParameterStyle
 
 from ..dialect import Dialect
-from ..framed import Frame, Framed, Objects
-from ..framed_calls import JSON
-from ..json_calls import ARGUMENTS, NAMES
-from ..reasoning import Marks
-from ..tool import Call
-from .patterns import NotLiteral, pieces_of
-from .texts import squeezed
+from ..framed_dialect import CallFrame, FramedDialect, FramedObjectDialect
+from ..parsing.framed_call_reader import JSON
+from ..parsing.json_call_reader import ARGUMENTS, NAMES
+from ..reasoning_marks import ReasoningMarks
+from ..tool_types import DialectToolCall
+from .literal_patterns import NotLiteralPattern, pieces_of
+from .common_affixes import squeezed
 
 THOUGHTS, CALLS, SAID = ("thinking", "reasoning_content", "reasoning"), "tool_calls", "content"
 _KNOWN = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
 _FIELD = {"open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional", "transform", "transform_each"}
-_EXAMPLE = Call("name", {"key": "value", "other": 3})
+_EXAMPLE = DialectToolCall("name", {"key": "value", "other": 3})
 _PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
-class NotUnderstood(Exception):
+class TemplateNotUnderstood(Exception):
     """A part of a response_template that no dialect can be made of."""
 
 
-def declared(dialect: Dialect, given: Any, known: Iterable[Dialect] = ()) -> Dialect:
+def response_template_dialect(dialect: Dialect, given: Any, known: Iterable[Dialect] = ()) -> Dialect:
     """The dialect that a response_template describes.
 
     `dialect` was found by other means: where it writes calls as the response_template says, it is the one, since that leaves
@@ -43,7 +43,7 @@ def declared(dialect: Dialect, given: Any, known: Iterable[Dialect] = ()) -> Dia
         fields = _fields(given)
         found = _calls(fields[CALLS], dialect, known) if CALLS in fields else dialect
         marks = _thoughts(fields)
-    except (NotUnderstood, NotLiteral) as error:
+    except (TemplateNotUnderstood, NotLiteralPattern) as error:
         return _noted(dialect, f"response_template of tokenizer_config.json: {error}; calls and thoughts are read as its chat template writes them")
     found = _noted(found, "")
     found.single = dialect.single
@@ -56,7 +56,7 @@ def _noted(dialect: Dialect, note: str) -> Dialect:
     return found
 
 
-def _opened(marks: Marks, before: Marks | None) -> Marks:
+def _opened(marks: ReasoningMarks, before: ReasoningMarks | None) -> ReasoningMarks:
     """With what the chat template shows of the same marks: whether it begins the thought itself, and what stands around all else."""
     if before is not None and (before.begin, before.end) == (marks.begin, marks.end):
         return before._replace(silent=tuple(dict.fromkeys((*before.silent, *marks.silent))))
@@ -65,28 +65,28 @@ def _opened(marks: Marks, before: Marks | None) -> Marks:
 
 def _fields(given: Any) -> dict[str, Mapping[str, Any]]:
     if not isinstance(given, Mapping) or not isinstance(given.get("fields"), Mapping):
-        raise NotUnderstood("it has no fields")
+        raise TemplateNotUnderstood("it has no fields")
     if given.get("version", 1) != 1 or given.keys() - _KNOWN:
-        raise NotUnderstood(f"version {given.get('version', 1)!r} with {sorted(given.keys() - _KNOWN)} is not known")
+        raise TemplateNotUnderstood(f"version {given.get('version', 1)!r} with {sorted(given.keys() - _KNOWN)} is not known")
     for name, field in given["fields"].items():
         if not isinstance(field, Mapping) or field.keys() - _FIELD:
-            raise NotUnderstood(f"the field {name!r} is {field!r:.200}, which is not known")
+            raise TemplateNotUnderstood(f"the field {name!r} is {field!r:.200}, which is not known")
     return dict(given["fields"])
 
 
 # --- thoughts --------------------------------------------------------------------------------------------------
 
 
-def _thoughts(fields: Mapping[str, Mapping[str, Any]]) -> Marks | None:
+def _thoughts(fields: Mapping[str, Mapping[str, Any]]) -> ReasoningMarks | None:
     field = next((fields[name] for name in THOUGHTS if name in fields), None)
     if field is None:
         return None
     begin, end = _literal(field, "open"), _literal(field, "close")
     if not end:
-        raise NotUnderstood("thoughts without a mark behind them are not known")
+        raise TemplateNotUnderstood("thoughts without a mark behind them are not known")
     said = fields.get(SAID, {})
     around = (_literal(said, "open"), _literal(said, "close")) if _literal(said, "open") else ()
-    return Marks(begin, end, silent=tuple(mark for mark in around if mark.strip()))
+    return ReasoningMarks(begin, end, silent=tuple(mark for mark in around if mark.strip()))
 
 
 def _literal(field: Mapping[str, Any], which: str) -> str:
@@ -96,7 +96,7 @@ def _literal(field: Mapping[str, Any], which: str) -> str:
         return ""
     (text, *more) = found[0]
     if any(more):
-        raise NotUnderstood(f"{which}_pattern {field.get(f'{which}_pattern')!r:.200} is no plain text")
+        raise TemplateNotUnderstood(f"{which}_pattern {field.get(f'{which}_pattern')!r:.200} is no plain text")
     return text
 
 
@@ -122,12 +122,12 @@ class _Shape(NamedTuple):
 def _calls(field: Mapping[str, Any], dialect: Dialect, known: Iterable[Dialect]) -> Dialect:
     openings, close = list(_anchors(field, "open")), _literal(field, "close")
     if not openings:
-        raise NotUnderstood("calls without a mark before them are not known")
+        raise TemplateNotUnderstood("calls without a mark before them are not known")
     if any(_agrees(dialect, opening, close) for opening in openings):
         return dialect
     try:
         return _call(openings[0], close, _shape(field), field)
-    except NotUnderstood:
+    except TemplateNotUnderstood:
         found = next((one for one in known if _agrees(one, openings[0], close)), None)
         if found is None:
             raise
@@ -164,39 +164,39 @@ def _shape(field: Mapping[str, Any]) -> _Shape:
         return _Shape("content.name", "content.arguments")
     given = [_PLACE.fullmatch(str(about.get(key))) for key in ("name", "arguments")] if isinstance(about, Mapping) else [None]
     if not all(given):
-        raise NotUnderstood(f"the transform of its calls is {transform!r:.200}, which is not known")
+        raise TemplateNotUnderstood(f"the transform of its calls is {transform!r:.200}, which is not known")
     name, arguments = (found[1] for found in given if found)
     return _Shape(*(f"content.{one}" if listed and "." not in one else one for one in (name, arguments)))
 
 
-def _call(opening: list[str], close: str, shape: _Shape, field: Mapping[str, Any]) -> Framed:
+def _call(opening: list[str], close: str, shape: _Shape, field: Mapping[str, Any]) -> FramedDialect:
     content, arguments = field.get("content", "text"), field.get("content_args") or {}
     if content == "json" and not arguments and len(opening) == 1 and shape.name.startswith("content."):
         return _object(opening[0], close, shape, bool(field.get("transform_each")))
     if len(opening) != 3 or opening[1] != shape.name or shape.arguments != "content":
-        raise NotUnderstood(f"calls with the marks {opening!r:.200} and {content!r} between them are not known")
+        raise TemplateNotUnderstood(f"calls with the marks {opening!r:.200} and {content!r} between them are not known")
     if not isinstance(arguments, Mapping):
-        raise NotUnderstood(f"the content_args {arguments!r:.200} are not known")
+        raise TemplateNotUnderstood(f"the content_args {arguments!r:.200} are not known")
     if content == "json" and not arguments:
-        return Framed("response_template", Frame(opening[0], opening[2], close, style=JSON))
+        return FramedDialect("response_template", CallFrame(opening[0], opening[2], close, style=JSON))
     if content == "xml-inline" and isinstance(arguments.get("tag_pattern"), str):
-        return Framed("response_template", Frame(opening[0], opening[2], close, style=_style(arguments["tag_pattern"])))
-    raise NotUnderstood(f"calls of {content!r} with {arguments!r:.200} are not known")
+        return FramedDialect("response_template", CallFrame(opening[0], opening[2], close, style=_style(arguments["tag_pattern"])))
+    raise TemplateNotUnderstood(f"calls of {content!r} with {arguments!r:.200} are not known")
 
 
-def _object(opening: str, close: str, shape: _Shape, listed: bool) -> Framed:
+def _object(opening: str, close: str, shape: _Shape, listed: bool) -> FramedDialect:
     name, arguments = (one.removeprefix("content.") for one in shape)
     head, link = f'{{"{name}": "', f'", "{arguments}": '
     line = "" if opening.endswith("|>") else "\n"
-    frame = Frame(f"{opening}{line}", link, f"}}{line}{close}", head, separator=line)
+    frame = CallFrame(f"{opening}{line}", link, f"}}{line}{close}", head, separator=line)
     if listed:
-        frame = Frame(f"{opening}[", link, "}", head, f"]{close}", ", ")
-    kind = Objects if name in NAMES and arguments in ARGUMENTS else Framed
+        frame = CallFrame(f"{opening}[", link, "}", head, f"]{close}", ", ")
+    kind = FramedObjectDialect if name in NAMES and arguments in ARGUMENTS else FramedDialect
     return kind("response_template", frame)
 
 
 def _style(pattern: str) -> ParameterStyle:
     pieces = pieces_of(pattern)
     if len(pieces) != 5 or pieces[1::2] != ["key", "value"] or not pieces[0] or not pieces[2] or not pieces[4]:
-        raise NotUnderstood(f"the tag_pattern {pattern!r:.200} is not known")
+        raise TemplateNotUnderstood(f"the tag_pattern {pattern!r:.200} is not known")
     return ParameterStyle(pieces[0], (pieces[2],), pieces[4], padded=True)

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.chat_template import ChatTemplate
+from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
-from ..tool import Call, Tool
+from ..tool_types import DialectToolCall, Tool
 
 USER, SAID, THOUGHT = "Probe xq question.", "Probe xq answer.", "Probe xq thought."
 _TEXT = {"type": "string", "description": "A text."}
@@ -32,14 +32,14 @@ ARGUMENTS: dict[str, Any] = {
     "alpha": "one xq", "beta": "two xq", "gamma": 37, "delta": ["three xq", "four xq"], "epsilon": {"inner": True}, "zeta": True,
 }  # fmt: skip
 IDS = ("probeid11", "probeid22")  # nine letters and digits, as Mistral's templates insist on
-CALL, BARE = Call(FIRST, ARGUMENTS, IDS[0]), Call(FIRST, {}, IDS[0])
-OTHER = Call(SECOND, {"alpha": "five xq"}, IDS[1])
+CALL, BARE = DialectToolCall(FIRST, ARGUMENTS, IDS[0]), DialectToolCall(FIRST, {}, IDS[0])
+OTHER = DialectToolCall(SECOND, {"alpha": "five xq"}, IDS[1])
 VARIABLES: tuple[dict[str, Any], ...] = ({}, {"enable_thinking": True, "thinking": True, "thinking_mode": "thinking"})
 MOST_HOPELESS = 2  # renderings that may run out of their budget
 
 
 @dataclass(frozen=True)
-class Probe:
+class TemplateProbe:
     """What a template wrote; a rendering that it refused is missing.
 
     plain: the conversation without tools.  shown: with tools, its last message the user's.
@@ -60,7 +60,7 @@ class Probe:
     single: bool = False
 
 
-def probed(template: str | ChatTemplate, tokens: Mapping[str, str] | None = None) -> Probe:
+def probe_template(template: str | ChatTemplate, tokens: Mapping[str, str] | None = None) -> TemplateProbe:
     """Never raises; a template that does not compile writes nothing.
 
     Args:
@@ -73,15 +73,15 @@ def probed(template: str | ChatTemplate, tokens: Mapping[str, str] | None = None
 
 
 @lru_cache(maxsize=64)
-def _of_source(source: str, tokens: tuple[tuple[str, str], ...]) -> Probe:
+def _of_source(source: str, tokens: tuple[tuple[str, str], ...]) -> TemplateProbe:
     try:
         return _of_template(ChatTemplate(source, dict(tokens)))
     except ConfigError:
-        return Probe()
+        return TemplateProbe()
 
 
 @lru_cache(maxsize=64)
-def _of_template(template: ChatTemplate) -> Probe:
+def _of_template(template: ChatTemplate) -> TemplateProbe:
     return _Renderer(template).probe()
 
 
@@ -91,7 +91,7 @@ class _Renderer:
         self._hopeless = 0
         self._tools: list[Tool] = []
 
-    def probe(self) -> Probe:
+    def probe(self) -> TemplateProbe:
         plain, shown = self._made([]), ""
         for tools in (TOOLS, _FLAT):  # there are templates that read more of tools than they must have
             self._tools = tools
@@ -103,9 +103,9 @@ class _Renderer:
         base = self._made([_answer(SAID)])
         calls = self._calls(base)
         thought, thought_base = self._thought()
-        return Probe(
+        return TemplateProbe(
             plain, shown, base, calls, tuple(self._made([], True, **more) for more in VARIABLES), thought, thought_base,
-            FIRST in behind(calls.get("one", "")) and SECOND not in behind(calls.get("two", "")),
+            FIRST in text_after_call(calls.get("one", "")) and SECOND not in text_after_call(calls.get("two", "")),
         )  # fmt: skip
 
     def _calls(self, base: str) -> dict[str, str]:
@@ -146,7 +146,7 @@ class _Renderer:
             return ""
 
 
-def behind(text: str) -> str:
+def text_after_call(text: str) -> str:
     """What a rendering has behind the user's message."""
     return text.rpartition(USER)[2]
 
@@ -158,18 +158,18 @@ def _answer(said: str, thought: str = "", calls: Iterable[dict[str, Any]] = ()) 
     return {**found, "tool_calls": list(calls)} if calls else found
 
 
-def _openai(call: Call, kind: str) -> dict[str, Any]:
+def _openai(call: DialectToolCall, kind: str) -> dict[str, Any]:
     given = json.dumps(call.arguments) if kind == "text" else call.arguments
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": given}}
 
 
 def _whole(text: str) -> bool:
     """Whether the call was written with its arguments, not as JSON text inside of JSON."""
-    answer = behind(text)
+    answer = text_after_call(text)
     return FIRST in answer and ARGUMENTS["alpha"] in answer and '\\"' not in answer
 
 
 def _differs(made: Mapping[str, str], base: str) -> bool:
     """Whether the template writes anything of calls."""
-    nothing = ("", behind(base), behind(base).replace(SAID, ""))
-    return any(behind(text) not in nothing for text in made.values())
+    nothing = ("", text_after_call(base), text_after_call(base).replace(SAID, ""))
+    return any(text_after_call(text) not in nothing for text in made.values())

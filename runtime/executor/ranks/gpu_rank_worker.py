@@ -1,4 +1,4 @@
-"""The process of a rank above 0 on a GPU of its own. See `parallel.follower`."""
+"""The process of a rank above 0 on a GPU of its own. See `parallel.rank_worker`."""
 
 from __future__ import annotations
 
@@ -9,42 +9,53 @@ from typing import Any
 
 import torch
 
-from ..attention import AttentionBackend, attention_backend
-from ..cache.host_pages import HostPages
-from ..cache.states import StateMemory
-from ..cache.window_pages import WindowPlaces
-from ..models.capture import Capture
-from ..models.decoder import Decoder
-from ..models.explain import layers_of
-from ..models.kv_scales import take_scales
-from ..parallel import follower
-from ..parallel.adapters_here import AdaptersHere
-from ..parallel.cuda_links import CudaLinks
-from ..parallel.cuda_ranks import CudaRanks, set_environment
-from ..parallel.host_pages import calls_of
-from ..parallel.line import ASK, COMPILE, POOL, REHEARSE, SLEEP, STEP, TELL, WAKE, Begin, Room
-from ..parallel.moving import Mover
-from ..parallel.part import Part
-from ..quantization import transform_for
-from .offload import HostCopy, collect, tensors_of
-from .rehearsal import compile_all
-from .stage_cuda_runner import StagedFollower
-from .team_cuda_runner import FollowerRunner
-from .work_words import Mirrors
+from ...attention import AttentionBackend, attention_backend
+from ...cache.host_kv_pages import HostKVPages
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...cache.window_pages import WindowPageTable
+from ...models.hidden_state_capture import HiddenStateCapture
+from ...models.decoder import Decoder
+from ...models.describe.explain_executors import layers_of
+from ...models.kv_cache_scales import take_scales
+from ...parallel.workers import rank_worker
+from ...parallel.workers.rank_adapters import RankAdapters
+from ...parallel.pp.cuda_pipeline_links import CudaPipelineLinks
+from ...parallel.cuda_collectives import CudaCollectives, set_environment
+from ...parallel.workers.rank_host_pages import calls_of
+from ...parallel.workers.worker_channel import (
+    ASK,
+    COMPILE,
+    POOL,
+    REHEARSE,
+    SLEEP,
+    STEP,
+    TELL,
+    WAKE,
+    RankStart,
+    RankKVOptions,
+)
+from ...parallel.ep.expert_migration import ExpertMigrator
+from ...parallel.workers.rank_weights import RankWeights
+from ...quantization import transform_for
+from ..weight_offload import OffloadedWeights, collect_garbage, tensors_of
+from ..warmup import compile_all
+from .stage_cuda_runner import StageWorkerCudaRunner
+from .rank_cuda_runner import RankWorkerCudaRunner
+from .step_plan_message import SequenceMirrors
 
 
-class GpuFollower:
+class GPURankWorker:
     """part: what the rank holds.  model: that, joined with the others'. free: bytes of the card before it was loaded.  mover: where experts lie whole on ranks."""
 
-    def __init__(self, part: Part, model: Decoder, ranks: CudaRanks, free: int, mover: Mover | None = None) -> None:
+    def __init__(self, part: RankWeights, model: Decoder, ranks: CudaCollectives, free: int, mover: ExpertMigrator | None = None) -> None:
         self.part, self.model, self.ranks, self._free = part, model, ranks, free
         self._layout = model.config.attention
-        self._asleep: HostCopy | None = None
-        self._memory: StateMemory | None = None
-        self._runner: FollowerRunner | None = None
-        self._takes = {COMPILE: self.compile, REHEARSE: self.rehearse, SLEEP: self.sleep, WAKE: self.wake}
-        self._adapters = AdaptersHere(part, model)
-        calls: list[Callable[..., Any]] = [self.keep_pages, self.plan, self.let_go, self.fill, self.set_aside, self.held]
+        self._asleep: OffloadedWeights | None = None
+        self._memory: RecurrentStateMemory | None = None
+        self._runner: RankWorkerCudaRunner | None = None
+        self._takes = {COMPILE: self.compile, REHEARSE: self.warm_up, SLEEP: self.sleep, WAKE: self.wake}
+        self._adapters = RankAdapters(part, model)
+        calls: list[Callable[..., Any]] = [self.allocate_host_pages, self.plan, self.let_go, self.fill, self.set_aside, self.held]
         self._called = {call.__name__: call for call in calls} | self._adapters.calls
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
@@ -64,25 +75,25 @@ class GpuFollower:
         elif kind == TELL:
             self.call(*pickle.loads(payload))
         elif kind == ASK:
-            return follower.answered(self.call, *pickle.loads(payload))
+            return rank_worker.answered(self.call, *pickle.loads(payload))
         else:
             self._takes[kind]()
         return b""
 
-    def make_room(self, room: Room) -> bytes:
+    def make_room(self, room: RankKVOptions) -> bytes:
         layout = self.model.config.attention
         self._layout = layout.apart(room.context) if room.window_slots else layout
-        windows = WindowPlaces(room.slots // room.page_size, room.page_size, self._layout.reach) if room.window_slots else None
-        self._room, self._mirrors = room, Mirrors(room.max_running, windows)
+        windows = WindowPageTable(room.slots // room.page_size, room.page_size, self._layout.reach) if room.window_slots else None
+        self._room, self._mirrors = room, SequenceMirrors(room.max_running, windows)
         self._pool = self._layout.pool(room.slots, room.dtype, self.model.device, room.window_slots)
         self._scale()
-        self._memory = StateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
+        self._memory = RecurrentStateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
         if room.captured is not None:  # as rank 0 does, for the sums' sake
-            self.model.capture = Capture(room.captured)
+            self.model.capture = HiddenStateCapture(room.captured)
         attention, options = self._attention(), {}
         if self.ranks.place.stages > 1:
-            options["links"] = CudaLinks(self.ranks, self.model, room.tokens)
-        self._runner = (StagedFollower if options else FollowerRunner)(
+            options["links"] = CudaPipelineLinks(self.ranks, self.model, room.tokens)
+        self._runner = (StageWorkerCudaRunner if options else RankWorkerCudaRunner)(
             self.model, attention, self.model.device, context=room.context, page_size=room.page_size, max_running=room.max_running,
             graphs=room.graphs and self.model.capturable, memory=self._memory, windows=windows, ranks=self.ranks, mirrors=self._mirrors, **options,
         )  # fmt: skip
@@ -99,7 +110,7 @@ class GpuFollower:
         )  # fmt: skip
 
     @property
-    def runner(self) -> FollowerRunner:
+    def runner(self) -> RankWorkerCudaRunner:
         assert self._runner is not None
         return self._runner
 
@@ -112,23 +123,23 @@ class GpuFollower:
         with self.runner.on_device():
             return self._called[name](*arguments)
 
-    def keep_pages(self, page_size: int, places: int) -> None:
+    def allocate_host_pages(self, page_size: int, places: int) -> None:
         """Lock main memory for pages that rank 0 says are to be saved."""
-        self._called |= calls_of(HostPages(self._pool, page_size, places))
+        self._called |= calls_of(HostKVPages(self._pool, page_size, places))
 
     def plan(self, path: Path) -> int:
-        """See `Part.plan`. Bytes that it will read."""
+        """See `RankWeights.plan`. Bytes that it will read."""
         return self.part.plan(self.model, self.part.opened(path)).bytes
 
     def held(self) -> int:
         """Bytes that this process takes of its card."""
-        collect()
+        collect_garbage()
         return torch.cuda.memory_reserved(self.model.device)
 
     def let_go(self) -> None:
         """Other weights are going to be loaded: graphs and buffers go, until `wake`."""
         self.runner.release()
-        collect()
+        collect_garbage()
 
     def fill(self) -> None:
         self.part.fill(self.model)
@@ -142,20 +153,20 @@ class GpuFollower:
         """What rank 0 has compiled; it lies in the folder of compiled kernels."""
         with self.runner.on_device():
             compile_all(self.runner, lambda: None)
-        self.runner.begin_rehearsing()
+        self.runner.begin_warm_up()
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         with self.runner.on_device():
-            self.runner.rehearse()
+            self.runner.warm_up()
 
     def sleep(self) -> None:
         torch.cuda.synchronize(self.model.device)
-        self._asleep = HostCopy([tensor for tensor in tensors_of([self.model]) if tensor.device.type == "cuda"])
+        self._asleep = OffloadedWeights([tensor for tensor in tensors_of([self.model]) if tensor.device.type == "cuda"])
         self.runner.release()
         self._pool.release()
         if self._memory is not None:
             self._memory.release()
-        collect()
+        collect_garbage()
 
     def wake(self) -> None:
         """From a sleep, or once other weights are there."""
@@ -169,14 +180,14 @@ class GpuFollower:
         self.runner.restore(self._attention())
 
 
-def begun(begin: Begin) -> GpuFollower:
+def begun(begin: RankStart) -> GPURankWorker:
     set_environment()
     device = torch.device("cuda", begin.device.index + begin.rank)
     torch.cuda.set_device(device)
     torch.set_num_threads(begin.threads)
     free, _ = torch.cuda.mem_get_info(device)
-    part = Part(begin._replace(device=device), transform_for(begin.weights, begin.deterministic, device))
+    part = RankWeights(begin._replace(device=device), transform_for(begin.weights, begin.deterministic, device))
     model = part.load()
-    ranks = CudaRanks(begin.rank, begin.ranks, Path(begin.meeting), device, model.config.hidden_size, begin.dtype, begin.deterministic, begin.stages)
+    ranks = CudaCollectives(begin.rank, begin.ranks, Path(begin.meeting), device, model.config.hidden_size, begin.dtype, begin.deterministic, begin.stages)
     part.sums = ranks if ranks.ranks > 1 else None
-    return GpuFollower(part, part.join(model), ranks, free, None if begin.whole is None else Mover(model, begin.rank, begin.ranks))
+    return GPURankWorker(part, part.join(model), ranks, free, None if begin.whole is None else ExpertMigrator(model, begin.rank, begin.ranks))

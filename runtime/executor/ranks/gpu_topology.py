@@ -9,34 +9,34 @@ from typing import NamedTuple
 
 import torch
 
-from ..parallel import algorithms
+from ...parallel import all_reduce_algorithms
 
 LINKS = {"PIX": "PCIe, one bridge", "PXB": "PCIe, several bridges", "PHB": "PCIe, through the CPU", "NODE": "PCIe, within a NUMA node", "SYS": "PCIe, between NUMA nodes"}
 
 
-class Card(NamedTuple):
+class GPU(NamedTuple):
     """bytes: of its memory."""
 
     name: str
     bytes: int
 
 
-def cards() -> list[Card]:
+def list_gpus() -> list[GPU]:
     if not torch.cuda.is_available():
         return []
     found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return [Card(each.name, each.total_memory) for each in found]
+    return [GPU(each.name, each.total_memory) for each in found]
 
 
-def told() -> Iterator[str]:
+def describe_links() -> Iterator[str]:
     """Lines for people."""
-    found = cards()
+    found = list_gpus()
     if not found:
         yield "no GPU: replicas, tensor_parallel and pipeline_parallel run as processes on the CPU"
     for number, card in enumerate(found):
         yield f"{number}: {card.name}, {card.bytes / 1e9:.0f} GB"
     if len(found) > 1:
-        yield from grouped(links(len(found)))
+        yield from grouped(gpu_links(len(found)))
         yield from sums(len(found))
 
 
@@ -45,7 +45,7 @@ def sums(count: int) -> Iterator[str]:
     for ranks in (2, 4, 8):
         far = [pair for pair in combinations(range(ranks), 2) if ranks <= count and not torch.cuda.can_device_access_peer(*pair)]
         if ranks <= count:
-            way = "NCCL, as card {} does not reach the memory of card {}".format(*far[0]) if far else algorithms.told(ranks)
+            way = "NCCL, as card {} does not reach the memory of card {}".format(*far[0]) if far else all_reduce_algorithms.describe_algorithms(ranks)
             yield f"tensor_parallel={ranks}: sums over ranks {way}"
 
 
@@ -56,7 +56,7 @@ def grouped(pairs: dict[tuple[int, int], str]) -> Iterator[str]:
         yield f"{kind}: {'all pairs' if len(which) == len(pairs) else ', '.join(which)}"
 
 
-def links(count: int) -> dict[tuple[int, int], str]:
+def gpu_links(count: int) -> dict[tuple[int, int], str]:
     """Of each pair of cards, by `nvidia-smi topo`; where that says nothing, whether one reads the other's memory."""
     try:
         text = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=True).stdout

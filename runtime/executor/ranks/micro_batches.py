@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..cache.state_slots import SCRAP_SLOT
-from ..cache.trail import write_slot
-from .wanted import pools
+from ...cache.recurrent_state_slots import SCRAP_SLOT
+from ...cache.state_checkpoints import write_slot
+from ..logit_rows import pooled_rows
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import Work
+    from ...sequences.sequence import ScheduledWork
 
 FIXED = 16  # tokens whose products take as long as reading the weights does, on a CPU
 FIXED_ON_GPUS = 256
@@ -25,19 +25,19 @@ def micro_batches(tokens: int, stages: int, fixed: int = FIXED) -> int:
     return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (fixed + tokens / n))
 
 
-def pieces(work: list[Work], stages: int, fixed: int = FIXED, states: bool = False) -> list[list[Work]]:
+def pieces(work: list[ScheduledWork], stages: int, fixed: int = FIXED, states: bool = False) -> list[list[ScheduledWork]]:
     """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls. fixed: see `FIXED`.
 
     What is summed over tokens stays whole, and so does a sequence with a draft, and, of models with `states`, one that leaves none, from which a later
     part could go on.
     """
     tokens = sum(hi - lo for _, lo, hi in work)
-    count = 1 if pools(work) else micro_batches(tokens, stages, fixed)
+    count = 1 if pooled_rows(work) else micro_batches(tokens, stages, fixed)
     return _cut(work, [tokens * number // count for number in range(1, count)], states)
 
 
-def _cut(work: Iterable[Work], places: list[int], states: bool) -> list[list[Work]]:
-    found: list[list[Work]] = [[]]
+def _cut(work: Iterable[ScheduledWork], places: list[int], states: bool) -> list[list[ScheduledWork]]:
+    found: list[list[ScheduledWork]] = [[]]
     done = 0
     for item in work:
         rest, stays = item, item.seq.draft is not None or (states and write_slot(item.seq) == SCRAP_SLOT)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..parallel.pipeline import Done, Pipeline
-from ..parallel.step_words import to_words
-from ..sequences.sequence import Work
-from ..step.batch import Batch
+from ...parallel.pp.pipeline_links import StageProgress, PipelineStage
+from ...parallel.step_batch_message import batch_message
+from ...sequences.sequence import ScheduledWork
+from ...step.step_batch import StepBatch
 from .micro_batches import pieces
-from .team_runner import TeamRunner
+from .rank_runner import RankZeroRunner
 
 
 class PipelineTimes(NamedTuple):
@@ -26,17 +26,17 @@ class PipelineTimes(NamedTuple):
     micro_batches: int
 
 
-class PipelineRunner(TeamRunner):
+class PipelineRunner(RankZeroRunner):
     """pipeline: rank 0's own stage.  layers: of each stage, how many it has."""
 
-    def __init__(self, *args: Any, pipeline: Pipeline, layers: list[int], **options: Any) -> None:
+    def __init__(self, *args: Any, pipeline: PipelineStage, layers: list[int], **options: Any) -> None:
         super().__init__(*args, **options)
         self.pipeline, self._stages, self._layers = pipeline, len(layers), layers
         self._seconds, self._micro_batches = 0.0, 0
 
     @torch.inference_mode()
-    def forward(self, work: list[Work]) -> Tensor | None:
-        """See `TeamRunner`. Where no logits are wanted it returns before the other stages are done."""
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
+        """See `RankZeroRunner`. Where no logits are wanted it returns before the other stages are done."""
         if not work:
             return None
         began = time.perf_counter()
@@ -47,13 +47,13 @@ class PipelineRunner(TeamRunner):
         try:
             logits = self._compute(parts)
         except BaseException as error:
-            self.team.broke_off(error)
+            self.team.report_failed_step(error)
             raise
         self._seconds += time.perf_counter() - began
         self._micro_batches += len(parts)
         return logits
 
-    def _batch(self, part: list[Work], whole: list[Work]) -> Batch:
+    def _batch(self, part: list[ScheduledWork], whole: list[ScheduledWork]) -> StepBatch:
         """A state that an earlier part of the step has left is read where it lies."""
         batch, starts = self.build(part), {item.seq: item.lo for item in whole}
         if batch.state_read is not None and batch.state_write is not None:
@@ -61,18 +61,18 @@ class PipelineRunner(TeamRunner):
             batch.state_read = torch.where(later, batch.state_write, batch.state_read)
         return batch
 
-    def _compute(self, parts: list[tuple[list[Work], Batch]]) -> Tensor:
+    def _compute(self, parts: list[tuple[list[ScheduledWork], StepBatch]]) -> Tensor:
         for part, batch in parts:
             self.attention.plan(batch)
-            self.team.step(to_words(batch, self._news(part, batch)))
+            self.team.step(batch_message(batch, self._news(part, batch)))
             self.pipeline.run(batch, self.attention, self.memory)
         found = [self.pipeline.result(batch) for _, batch in parts]
         self.sums = found[0][1]
         return torch.cat([logits for logits, _ in found]) if len(found) > 1 else found[0][0]
 
-    def done(self) -> list[Done]:
+    def done(self) -> list[StageProgress]:
         """Of each rank, as it said last."""
-        others = [pickle.loads(member.told) if member.told else Done(0.0, []) for member in self.team.members]
+        others = [pickle.loads(member.told) if member.told else StageProgress(0.0, []) for member in self.team.members]
         return [self.pipeline.done(), *others]
 
     def times(self) -> PipelineTimes:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..cache import WindowPages
-from ..kernels.ahead import compiled, is_compiling
-from ..parallel.cuda_ranks import CudaRanks
-from ..parallel.expert_ranks import ExpertRanks
-from ..parallel.progress import Progress
-from ..parallel.team import Team
-from .cuda_runner import CudaRunner
-from .head_runner import Watched
-from .offload import collect
-from .page_table import MirroredTable, PageTable
-from .work_words import Mirrors, to_words
+from ...cache import WindowPages
+from ...kernels.launch.compile_ahead import kernels_compiled, is_compiling
+from ...parallel.cuda_collectives import CudaCollectives
+from ...parallel.ep.expert_balance import ExpertBalancer
+from ...parallel.workers.gpu_progress import GpuProgress
+from ...parallel.workers.worker_group import RankGroup
+from ..cuda_runner import CudaRunner
+from ..draft_head_runner import CapturesHiddenStates
+from ..weight_offload import collect_garbage
+from ..gpu_page_table import MirroredPageTable, GpuPageTable
+from .step_plan_message import SequenceMirrors, plan_message
 
 if TYPE_CHECKING:
-    from ..attention.base import AttentionBackend
-    from ..sequences.sequence import Work
+    from ...attention.attention_backend import AttentionBackend
+    from ...sequences.sequence import ScheduledWork
 
 
 class RankCudaRunner(CudaRunner):
@@ -30,11 +30,11 @@ class RankCudaRunner(CudaRunner):
 
     cuts_adapted = False
 
-    def __init__(self, *args: Any, ranks: CudaRanks, **options: Any) -> None:
-        self.ranks, self.progress = ranks, Progress(_mark, compiled)
+    def __init__(self, *args: Any, ranks: CudaCollectives, **options: Any) -> None:
+        self.ranks, self.progress = ranks, GpuProgress(_mark, kernels_compiled)
         super().__init__(*args, **options)
 
-    def forward(self, work: list[Work]) -> Tensor | None:
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         if self.last is not None and (is_compiling() or any(hi > seq.known for seq, _, hi in work)):
             self.ranks.told(self.last)
         logits = self.computed(work) if work else None
@@ -42,10 +42,10 @@ class RankCudaRunner(CudaRunner):
             self.progress.launch()
         return logits
 
-    def computed(self, work: list[Work]) -> Tensor | None:
+    def computed(self, work: list[ScheduledWork]) -> Tensor | None:
         return super().forward(work)
 
-    def _wanted_apart(self, work: list[Work]) -> list[int]:
+    def _wanted_apart(self, work: list[ScheduledWork]) -> list[int]:
         """Steps of several tokens are computed as they are: what a stage hands on is of all of them."""
         return []
 
@@ -56,42 +56,42 @@ def _mark() -> torch.cuda.Event:
     return event
 
 
-class TeamCudaRunner(RankCudaRunner):
+class RankZeroCudaRunner(RankCudaRunner):
     """Of rank 0. team: the others.  experts: where they lie whole on ranks."""
 
-    def __init__(self, *args: Any, team: Team, experts: ExpertRanks | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, team: RankGroup, experts: ExpertBalancer | None = None, **options: Any) -> None:
         self.team, self.experts, self._told = team, experts, False
         super().__init__(*args, **options)
 
-    def forward(self, work: list[Work]) -> Tensor | None:
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         """See `CudaRunner`. A step that breaks off here is under way elsewhere: then all ranks end."""
         if not (work and not is_compiling()):
             return super().forward(work)
         if not self._told:
             slots = self._slots(work) if self._adapts(work) else ()
             moved = self.windows.moved() if isinstance(self.windows, WindowPages) else None
-            self.team.step(to_words(work, self.table.rows_of(work), slots, moved))
+            self.team.step(plan_message(work, self.table.rows_of(work), slots, moved))
         try:
             return super().forward(work)
         except BaseException as error:
-            self.team.broke_off(error)
+            self.team.report_failed_step(error)
             raise
 
     def compiled(self) -> None:
         self.team.compile()
 
-    def begin_rehearsing(self) -> None:
+    def begin_warm_up(self) -> None:
         """From now on no step compiles anything for long: one that is not done in time hangs."""
-        super().begin_rehearsing()
+        super().begin_warm_up()
         self.team.watch_steps(self.progress)
 
-    def rehearse(self) -> bool:
+    def warm_up(self) -> bool:
         if self._ahead is None:
             return False
-        self.team.rehearse()
+        self.team.warm_up()
         self._told = True  # the others do the same by themselves
         try:
-            return super().rehearse()
+            return super().warm_up()
         finally:
             self._told = False
 
@@ -102,7 +102,7 @@ class TeamCudaRunner(RankCudaRunner):
     def let_go(self) -> None:
         """As `release`, on all ranks, where weights stay on their cards to be loaded anew."""
         self.team.ask("let_go", meanwhile=super().release)
-        collect()
+        collect_garbage()
 
     def restore(self, attention: AttentionBackend) -> None:
         self.team.wake()
@@ -116,16 +116,16 @@ class TeamCudaRunner(RankCudaRunner):
         super().close()
 
 
-class WatchedTeamCudaRunner(Watched, TeamCudaRunner):
-    """Of rank 0, of a target whose states are wanted by a head that it has whole. Without graphs, see `WatchedCudaRunner`; the states are alike on all ranks."""
+class HiddenStatesRankZeroCudaRunner(CapturesHiddenStates, RankZeroCudaRunner):
+    """Of rank 0, of a target whose states are wanted by a head that it has whole. Without graphs, see `HiddenStatesCudaRunner`; the states are alike on all ranks."""
 
 
-class FollowerRunner(RankCudaRunner):
+class RankWorkerCudaRunner(RankCudaRunner):
     """Of another rank. mirrors: stand for rank 0's sequences in the plans that it takes."""
 
-    def __init__(self, *args: Any, mirrors: Mirrors, **options: Any) -> None:
+    def __init__(self, *args: Any, mirrors: SequenceMirrors, **options: Any) -> None:
         self._mirrors = mirrors
         super().__init__(*args, **options)
 
-    def _new_table(self, max_running: int, context: int, page_size: int) -> PageTable:
-        return MirroredTable(max_running, context, page_size, self.device, self._mirrors.rows, self.windows)
+    def _new_table(self, max_running: int, context: int, page_size: int) -> GpuPageTable:
+        return MirroredPageTable(max_running, context, page_size, self.device, self._mirrors.rows, self.windows)

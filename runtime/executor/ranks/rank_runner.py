@@ -7,38 +7,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..models.decoder import Decoder
-from ..parallel.expert_ranks import ExpertRanks
-from ..parallel.step_words import News, to_words
-from ..parallel.team import Team
-from ..sequences.sequence import Work
-from ..step.batch import Batch
-from .head_runner import Watched
-from .rows import RowMap
-from .runner import Runner, states_for
+from ...attention.attention_backend import AttentionBackend
+from ...models.decoder import Decoder
+from ...parallel.ep.expert_balance import ExpertBalancer
+from ...parallel.step_batch_message import NewSlots, batch_message
+from ...parallel.workers.worker_group import RankGroup
+from ...sequences.sequence import ScheduledWork
+from ...step.step_batch import StepBatch
+from ..draft_head_runner import CapturesHiddenStates
+from ..sequence_row_map import SequenceRowMap
+from ..eager_runner import EagerRunner, states_for
 
 
-class TeamRunner(Runner):
+class RankZeroRunner(EagerRunner):
     """team: the other ranks, which keep the slots of `most` sequences each in a row of its own.  experts: where they lie whole on ranks."""
 
-    def __init__(self, *args: Any, team: Team, most: int, experts: ExpertRanks | None = None) -> None:
+    def __init__(self, *args: Any, team: RankGroup, most: int, experts: ExpertBalancer | None = None) -> None:
         super().__init__(*args)
-        self.team, self.experts, self._places = team, experts, RowMap(most)
+        self.team, self.experts, self._places = team, experts, SequenceRowMap(most)
 
     @torch.inference_mode()
-    def forward(self, work: list[Work]) -> Tensor | None:
-        """See `Runner`. A step that breaks off here is under way elsewhere: then all ranks end."""
+    def forward(self, work: list[ScheduledWork]) -> Tensor | None:
+        """See `EagerRunner`. A step that breaks off here is under way elsewhere: then all ranks end."""
         if not work:
             return None
         batch = self.build(work)
         batch.keeps = self._keeps
         self.attention.plan(batch)
-        self.team.step(to_words(batch, self._news(work, batch)))
+        self.team.step(batch_message(batch, self._news(work, batch)))
         try:
             logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         except BaseException as error:
-            self.team.broke_off(error)
+            self.team.report_failed_step(error)
             raise
         self.sums = batch.sums
         return logits
@@ -49,13 +49,13 @@ class TeamRunner(Runner):
         capture = self.model.capture if isinstance(self.model, Decoder) else None
         return capture is not None and not capture.layers
 
-    def _news(self, work: list[Work], batch: Batch) -> list[News]:
+    def _news(self, work: list[ScheduledWork], batch: StepBatch) -> list[NewSlots]:
         """What the others do not know of the sequences' slots; from now on they know it."""
         rows, fresh = self._places.place([seq for seq, *_ in work])
         for index in fresh:
             work[index].seq.slots.mirrored = 0
         known = [min(seq.slots.mirrored, hi) for seq, _, hi in work]
-        news = [News(row, count, slots[count:]) for row, count, slots in zip(rows, known, batch.context_slots, strict=True)]
+        news = [NewSlots(row, count, slots[count:]) for row, count, slots in zip(rows, known, batch.context_slots, strict=True)]
         for seq, _, hi in work:
             seq.slots.mirrored = hi
         return news
@@ -72,5 +72,5 @@ class TeamRunner(Runner):
         self.team.close()
 
 
-class WatchedTeamRunner(Watched, TeamRunner):
+class HiddenStatesRankZeroRunner(CapturesHiddenStates, RankZeroRunner):
     """Of a target whose states are wanted, by a head that rank 0 has whole."""

@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cache import Ints, WindowPlaces
-from ..cache.trail import Mark, read_slot, write_slot
-from ..sequences.draft import Draft, Source
-from ..sequences.ops import Op
-from ..sequences.sequence import SequenceState, Work
-from ..sequences.terms import USUAL, Terms
-from ..step.adapter_rows import NONE
+from ...cache import Ints, WindowPageTable
+from ...cache.state_checkpoints import StateCheckpoint, read_slot, write_slot
+from ...sequences.draft_tokens import DraftTokens, DraftSource
+from ...sequences.sequence_ops import SequenceOp
+from ...sequences.sequence import SequenceState, ScheduledWork
+from ...sequences.sequence_options import USUAL, SequenceOptions
+from ...step.adapter_rows import NONE
 
 ROW = 13  # numbers of a sequence in front of its tokens and slots
 COLUMNS = 5  # of a step of single tokens: rows, positions, tokens or UNKNOWN, slots, adapters
 UNKNOWN = -1  # a token that was sampled last
 
 
-class Asked(Op):
+class MirroredOp(SequenceOp):
     """Wants what the operation of rank 0's sequence wants: spans of positions."""
 
     def __init__(self, rows: range, pool: range) -> None:
@@ -35,7 +35,7 @@ class Asked(Op):
         return _within(self._pool, lo, hi)
 
 
-class Next(Op):
+class MirroredNextToken(SequenceOp):
     """Wants what comes behind a single token."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
@@ -45,7 +45,7 @@ class Next(Op):
         return range(lo, lo)
 
 
-NEXT = Next()
+NEXT = MirroredNextToken()
 
 
 def _within(span: range, lo: int, hi: int) -> range:
@@ -53,7 +53,7 @@ def _within(span: range, lo: int, hi: int) -> range:
     return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
 
 
-def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] = (), moved: tuple[Ints, Ints] | None = None) -> bytes:
+def plan_message(work: Sequence[ScheduledWork], rows: Sequence[int], adapters: Sequence[int] = (), moved: tuple[Ints, Ints] | None = None) -> bytes:
     """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`.
 
     adapters: the slot of each one's adapter, or NONE; empty: nobody has one.  moved: see `WindowPages.moved`, of models whose windowed layers have
@@ -72,7 +72,7 @@ def to_words(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int] 
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
 
 
-def _is_single(item: Work) -> bool:
+def _is_single(item: ScheduledWork) -> bool:
     """Whether all that is to be told of it are a row, a position, a token, a slot and an adapter."""
     seq, lo, hi = item
     if hi - lo != 1 or seq.slots.mirrored < lo or seq.draft is not None or seq.trail or seq.into:
@@ -81,7 +81,7 @@ def _is_single(item: Work) -> bool:
     return len(op.rows(seq, lo, hi)) == 1 and not op.pool(seq, lo, hi)
 
 
-def _columns(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int]) -> list[np.ndarray]:
+def _columns(work: Sequence[ScheduledWork], rows: Sequence[int], adapters: Sequence[int]) -> list[np.ndarray]:
     positions = [lo for _, lo, _ in work]
     tokens = [int(seq.tokens.reaching(hi)[lo]) if hi <= seq.tokens.length else UNKNOWN for seq, lo, hi in work]
     slots = [seq.slots.reaching(hi)[lo] for seq, lo, hi in work]
@@ -89,12 +89,12 @@ def _columns(work: Sequence[Work], rows: Sequence[int], adapters: Sequence[int])
 
 
 @cache
-def _terms_of(slot: int) -> Terms:
-    """Adapters are called by their slots here, see `adapters.of_step.ByNumber`."""
+def _terms_of(slot: int) -> SequenceOptions:
+    """Adapters are called by their slots here, see `adapters.batch_adapters.BatchAdaptersBySlot`."""
     return USUAL if slot == NONE else USUAL._replace(adapter=str(slot))
 
 
-class Told(NamedTuple):
+class MirroredSequence(NamedTuple):
     """A sequence of a step, as it was told. read, write: slots of its states, of models that keep some."""
 
     row: int
@@ -110,15 +110,15 @@ class Told(NamedTuple):
     write: int
 
 
-class Mirrors:
+class SequenceMirrors:
     """What a rank knows of rank 0's sequences: one for each row. count: rows.  windows: where the places of windowed layers are put."""
 
-    def __init__(self, count: int, windows: WindowPlaces | None = None) -> None:
+    def __init__(self, count: int, windows: WindowPageTable | None = None) -> None:
         self._windows = windows
         self.rows = {SequenceState(row): row for row in range(count)}
         self._all = list(self.rows)
 
-    def work(self, words: bytes) -> list[Work]:
+    def work(self, words: bytes) -> list[ScheduledWork]:
         """Equal to what the words were made of, for a runner. Sequences are those of the rows."""
         values, found = np.frombuffer(words, np.int32), []
         moved, singles = values[:2].tolist()
@@ -131,12 +131,12 @@ class Mirrors:
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
             at += ROW
-            told = Told(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:])
+            told = MirroredSequence(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:])
             found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
             at += tokens + hi - known
         return found
 
-    def _gone_on(self, row: int, position: int, token: int, slot: int, adapter: int) -> Work:
+    def _gone_on(self, row: int, position: int, token: int, slot: int, adapter: int) -> ScheduledWork:
         seq = self._all[row]
         seq.tokens.end_at(position)
         if token != UNKNOWN:
@@ -147,16 +147,16 @@ class Mirrors:
         if not (seq.ops and seq.ops[0] is NEXT):
             seq.ops.clear()
             seq.ops.append(NEXT)
-        return Work(seq, position, position + 1)
+        return ScheduledWork(seq, position, position + 1)
 
-    def _mirrored(self, told: Told, tokens: np.ndarray, slots: np.ndarray) -> Work:
+    def _mirrored(self, told: MirroredSequence, tokens: np.ndarray, slots: np.ndarray) -> ScheduledWork:
         seq = self._all[told.row]
         seq.tokens.put(told.lo, tokens)
         seq.slots.truncate(told.known)
         seq.slots.extend(slots)
-        seq.draft = Draft([], Source("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
+        seq.draft = DraftTokens([], DraftSource("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
         seq.terms = _terms_of(told.adapter)
-        seq.trail, seq.into = [Mark(told.lo, told.read)], told.write
+        seq.trail, seq.into = [StateCheckpoint(told.lo, told.read)], told.write
         seq.ops.clear()
-        seq.ops.append(Asked(told.wanted, told.pool))
-        return Work(seq, told.lo, told.hi)
+        seq.ops.append(MirroredOp(told.wanted, told.pool))
+        return ScheduledWork(seq, told.lo, told.hi)

@@ -25,11 +25,11 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..step.adapter_blocks import FEW, Blocks
-from .adapters import GRAIN, Pairs, Product, of_block, rank_of
-from .ahead import entry
-from .matmul import Tile, aligned, can_multiply, capability, processors, tile_for
-from .overlap import launched
+from ...step.adapter_blocks import FEW, AdapterRowBlocks
+from .lora_sgmv import GRAIN, LoraSlots, LoraProduct, of_block, rank_of
+from ..launch.compile_ahead import entry
+from ..batch_invariant_matmul import MatmulTile, aligned, can_multiply, capability, processors, tile_for
+from ..launch.programmatic_launch import launched
 
 ON = os.environ.get("SGL_FOLD_ADAPTERS") != "0"
 MOST_ROWS, MOST_RANK, MOST_BLOCKS = 64, 128, 8
@@ -174,23 +174,23 @@ def multiply(
             tl.store(counters + site, 0)
 
 
-def can_fold(memory: Tensor) -> bool:
+def can_fuse(memory: Tensor) -> bool:
     """Whether it is not switched off, and the device and the type of the pairs suit: half precision on Hopper or later."""
     return ON and memory.dtype in (torch.bfloat16, torch.float16) and capability(memory.device)[0] >= 9
 
 
-def suits(count: int, pairs: Pairs, rows: Blocks) -> bool:
-    """Whether `multiplied` takes so many rows, and is the fastest for them."""
+def supports(count: int, pairs: LoraSlots, rows: AdapterRowBlocks) -> bool:
+    """Whether `fused_lora_linear` takes so many rows, and is the fastest for them."""
     few = 0 < count <= MOST_ROWS and rows.rows == FEW and rows.groups is not None and 0 < len(rows.table) <= MOST_BLOCKS
     return few and rank_of(pairs) <= MOST_RANK
 
 
-def fits(product: Product) -> bool:
-    """Whether `multiplied` takes the product: whole tiles of one piece each, and rows that descriptors can read."""
+def fits_product(product: LoraProduct) -> bool:
+    """Whether `fused_lora_linear` takes the product: whole tiles of one piece each, and rows that descriptors can read."""
     return product.piece_of is not None and product.grain == GRAIN and can_multiply(product.inputs, torch.bfloat16)
 
 
-def found(pairs: Pairs, rows: Blocks, shapes: Tensor) -> Tensor:
+def segments_of(pairs: LoraSlots, rows: AdapterRowBlocks, shapes: Tensor) -> Tensor:
     """`places` of `find`, once a step. shapes: as there."""
     assert rows.groups is not None
     sites, most_pieces = pairs.scales.shape[1:]
@@ -201,10 +201,10 @@ def found(pairs: Pairs, rows: Blocks, shapes: Tensor) -> Tensor:
     return places
 
 
-def multiplied(
-    x: Tensor, weight: Tensor, bias: Tensor | None, product: Product, pairs: Pairs, rows: Blocks, places: Tensor, counters: Tensor, overlap: bool = False
+def fused_lora_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, product: LoraProduct, pairs: LoraSlots, rows: AdapterRowBlocks, places: Tensor, counters: Tensor, overlap: bool = False
 ) -> Tensor:
-    """x [T, inputs] -> [T, outputs], see `fits`. places: of `found`.  counters: int32 [sites], zeros.  overlap: may start under the tail of the kernel before."""
+    """x [T, inputs] -> [T, outputs], see `fits_product`. places: of `segments_of`.  counters: int32 [sites], zeros.  overlap: may start under the tail of the kernel before."""
     x, count, blocks = aligned(x), len(x), len(rows.table)
     sites, most_pieces = pairs.scales.shape[1:]
     tile = tile_for(count, product.outputs, x.dtype, capability(x.device), processors(x.device))
@@ -223,7 +223,7 @@ def multiplied(
     return y
 
 
-def shrinking(rank: int, tile: Tile) -> dict[str, int]:
+def shrinking(rank: int, tile: MatmulTile) -> dict[str, int]:
     """How a program finds its part of A x, within the shared memory that the tiles of the product have.
 
     Parts are few and long: where outputs are few, a program of either kind takes that memory of a whole multiprocessor, so that one that shrinks

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..step.adapter_blocks import Blocks
-from .ahead import entry
+from ...step.adapter_blocks import AdapterRowBlocks
+from ..launch.compile_ahead import entry
 
 CUT, OUTPUTS = 1024, 128  # inputs of a part, and outputs that are written at once
 GRAIN = 16  # numbers by which pairs begin, and by which pieces of most models end: whole words are read at once
@@ -25,7 +25,7 @@ LONG = 512  # outputs of a tile where there are more
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class LoraSlots:
     """What lies in the slots. memory: of the pairs; for a slot and a site, from `starts` on: A [pieces, rank, inputs], at the next multiple
     of 16 numbers B [rank, outputs].
 
@@ -41,7 +41,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class LoraProduct:
     """A product that adapters add to. site: its number.  short, long: see `tiles_of`, for few blocks and for many.
 
     grain: GRAIN where pieces and rows begin at multiples of it, else 1.
@@ -121,8 +121,8 @@ def expand(
             tl.store(to, (before + tl.dot(inner, of_rank, input_precision="ieee")).to(y.dtype.element_ty), mask=mask)
 
 
-def shrunk(x: Tensor, product: Product, pairs: Pairs, rows: Blocks) -> Tensor:
-    """What `expanded` adds, of x [T, inputs]: scale * A x by parts, float32."""
+def lora_shrink(x: Tensor, product: LoraProduct, pairs: LoraSlots, rows: AdapterRowBlocks) -> Tensor:
+    """What `lora_expand` adds, of x [T, inputs]: scale * A x by parts, float32."""
     blocks, parts, rank = len(rows.table), triton.cdiv(product.inputs, CUT), rank_of(pairs)
     h = torch.empty(parts * blocks * product.pieces * rows.rows * rank, dtype=torch.float32, device=x.device)
     sites, most_pieces = pairs.scales.shape[1:]
@@ -135,8 +135,8 @@ def shrunk(x: Tensor, product: Product, pairs: Pairs, rows: Blocks) -> Tensor:
     return h
 
 
-def expanded(y: Tensor, h: Tensor, product: Product, pairs: Pairs, rows: Blocks) -> Tensor:
-    """y [T, outputs] += what `shrunk` found; returns y, which may lie in a larger tensor."""
+def lora_expand(y: Tensor, h: Tensor, product: LoraProduct, pairs: LoraSlots, rows: AdapterRowBlocks) -> Tensor:
+    """y [T, outputs] += what `lora_shrink` found; returns y, which may lie in a larger tensor."""
     blocks, parts = len(rows.table), triton.cdiv(product.inputs, CUT)
     tiles, steps = (product.short, 1) if blocks <= FEW_BLOCKS else (product.long, LONG // OUTPUTS)
     sites, most_pieces = pairs.scales.shape[1:]
@@ -149,7 +149,7 @@ def expanded(y: Tensor, h: Tensor, product: Product, pairs: Pairs, rows: Blocks)
     return y
 
 
-def rank_of(pairs: Pairs) -> int:
+def rank_of(pairs: LoraSlots) -> int:
     return max(16, triton.next_power_of_2(pairs.most_rank))
 
 
@@ -158,11 +158,11 @@ def depth_for(rank: int) -> int:
     return max(16, min(128, 8192 // rank))
 
 
-def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor, piece_of: Tensor | None = None) -> Product:
+def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor, piece_of: Tensor | None = None) -> LoraProduct:
     """short, long: see `tiles_of`."""
     ends = short[:, 1:].tolist()
     aligned = all(number % GRAIN == 0 for number in (inputs, outputs, *(number for each in ends for number in each)))
-    return Product(site, pieces, inputs, outputs, short, long, GRAIN if aligned else 1, piece_of)
+    return LoraProduct(site, pieces, inputs, outputs, short, long, GRAIN if aligned else 1, piece_of)
 
 
 def tiles_of(runs: list[tuple[int, int, int]], size: int) -> np.ndarray:

@@ -19,8 +19,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched
 
 INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634

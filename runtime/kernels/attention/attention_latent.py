@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from ..launch.compile_ahead import entry
 from .attention_decode import LOG2E, dealt, own
 
 INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from ..launch.compile_ahead import entry
 from .attention_decode import scales, share, tanh
 
 INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
@@ -194,7 +194,7 @@ def _tiles(starts_ptr, first, sequences, SEQUENCES_P2: tl.constexpr, QUERIES: tl
 
 
 @triton.jit
-def _whose(tiles, tile, sequences, SEQUENCES_P2: tl.constexpr):
+def _sequence_of(tiles, tile, sequences, SEQUENCES_P2: tl.constexpr):
     """The sequence of a tile that is counted over all of them, and which of its tiles it is."""
     every = tl.arange(0, SEQUENCES_P2)
     last_tiles = tl.cumsum(tiles, 0)
@@ -226,7 +226,7 @@ def prefill_kernel(
     tile = tl.sum(tiles, 0) - 1 - unit // parts  # the last ones first, they see the most keys
     if tile < 0:
         return
-    found, tile = _whose(tiles, tile, sequences, SEQUENCES_P2)
+    found, tile = _sequence_of(tiles, tile, sequences, SEQUENCES_P2)
     sequence = first + found
 
     start = tl.load(starts_ptr + sequence)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from ..launch.compile_ahead import entry
 
 
 @entry

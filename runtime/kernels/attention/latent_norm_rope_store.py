@@ -7,9 +7,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .heads import MOST_FP8, _to_pool
-from .overlap import launched
+from ..launch.compile_ahead import entry
+from .qk_norm_rope_store import MOST_FP8, _to_pool
+from ..launch.programmatic_launch import launched
 
 TILE = 16  # heads of a program
 
@@ -62,14 +62,14 @@ def _latent_rows(
         tl.store(place + HALF, b, wanted)
 
 
-def latent_rows(
+def latent_norm_rope_store(
     query: Tensor, latent: Tensor, norm: Tensor, eps: float, table: Tensor | None, positions: Tensor, slots: Tensor, pool: Tensor,
     q: Tensor, scale: float = 1.0, first: int = 0, overlap: bool = False,
 ) -> None:  # fmt: skip
     """Write each token's row, its latent normed and what turns turned, to its slot, and the turned part of queries to q.
 
     query: [Q, heads * dim + heads * turned], all heads' own numbers first, of the tokens from `first` on; latent: [T, rank + turned]; rows contiguous.  norm: [rank].
-    table: `Rotary.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
+    table: `RotaryEmbedding.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
     pool: [slots, 1, rank + turned], contiguous, of the model's type, or float8_e4m3fn for number / scale.
     q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see `overlap`.
     """

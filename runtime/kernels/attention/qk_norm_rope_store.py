@@ -10,9 +10,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .norm import block_of
-from .overlap import launched
+from ..launch.compile_ahead import entry
+from ..rms_norm import block_of
+from ..launch.programmatic_launch import launched
 
 TILE = 16  # heads of a program
 MOST_FP8 = 448.0  # the largest number of float8_e4m3fn
@@ -121,12 +121,12 @@ def _rotate_and_store(
         tl.store(value + HALF, _to_pool(new_b, v_scale, values, FP8, MOST), is_value)
 
 
-class HeadWeights(NamedTuple):
+class QkNormWeights(NamedTuple):
     """A norm of queries and keys. weight, bias: [query_heads + kv_heads, head_dim], any float type.
 
     layer: the mean is taken away first.  whole: over all queries at once, and over all keys.  after: it stands behind
     the rotation; not with `whole`.
-    counters: int32 [query_heads + kv_heads], zeros, the kernels' own; None: see `one_row_heads.suits`.
+    counters: int32 [query_heads + kv_heads], zeros, the kernels' own; None: see `gemv_qk_norm.supports`.
     """
 
     weight: Tensor
@@ -138,7 +138,7 @@ class HeadWeights(NamedTuple):
     counters: Tensor | None = None
 
 
-def rotate_and_store(
+def norm_rope_store(
     qkv: Tensor,
     query_heads: int,
     kv_heads: int,
@@ -147,7 +147,7 @@ def rotate_and_store(
     slots: Tensor,
     k_pool: Tensor,
     v_pool: Tensor,
-    norm: HeadWeights | None = None,
+    norm: QkNormWeights | None = None,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     out: Tensor | None = None,
@@ -159,7 +159,7 @@ def rotate_and_store(
     out: with it the queries go there, [T, query_heads, head_dim] contiguous, and qkv stays as it is.
 
     qkv: [T, (query_heads + 2 kv_heads) * head_dim], rows contiguous; any even head_dim. kv_heads: 0 stores nothing.
-    angles_table: `Rotary.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
+    angles_table: `RotaryEmbedding.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
     k_pool, v_pool: [slots, kv_heads, head_dim] contiguous, of the model's type, or float8_e4m3fn for value / scale.
     value_eps: each head of values is divided by its root mean square.
     overlap: the kernel may start under the tail of the one before (see `overlap`).

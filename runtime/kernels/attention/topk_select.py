@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from ..launch.compile_ahead import entry
 
 VIEWS = ("positions_ptr", "rows_ptr", "table_ptr")  # parts of larger buffers, anywhere in them
 ROOM = 1 << 24  # scores that are kept at a time
@@ -84,7 +84,7 @@ def _digit(scores_ptr, context, found, needed, SHIFT: tl.constexpr, BLOCK: tl.co
 
 @entry
 @triton.jit(do_not_specialize=["first", "most", "table_row"], do_not_specialize_on_alignment=VIEWS)
-def choose_kernel(
+def select_topk_kernel(
     scores_ptr, slots_ptr, counts_ptr, positions_ptr, rows_ptr, table_ptr, first, most, table_row, scores_row,
     PAGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -117,7 +117,7 @@ def choose_kernel(
         equal += tl.sum(equals, 0)
 
 
-def choose(
+def select_topk(
     queries: Tensor, shares: Tensor, keys: Tensor, positions: Tensor, rows: Tensor, table: Tensor, *, longest: int, most: int, page_size: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The slots, int32 [T, most], of the up to `most` tokens with the highest scores among those that each token sees, in order of
@@ -143,7 +143,7 @@ def choose(
             HEADS=heads, HEADS_P2=padded(heads), DIM=dim, DIM_P2=padded(dim), PAGE=page_size, SPAN=SPAN, KEYS=16 if exact else 64,
             PRECISION="ieee" if exact else "tf32", num_warps=4,
         )  # fmt: skip
-        choose_kernel[(count,)](
+        select_topk_kernel[(count,)](
             scores, slots, counts, positions, rows, table, first, most, table.stride(0), width, PAGE=page_size, BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
     return slots, counts

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .norm import _normalised, _scaled
+from ..launch.compile_ahead import entry
+from ..rms_norm import _normalised, _scaled
 
 PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most; each waits for its like on other ranks alone
 
@@ -168,7 +168,7 @@ def of_all(
     states, weights, out, places, counted, size, rows, words, eps,
     RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Waits for one row that products of all ranks post (`one_row_ranks`), this one's too; then as `to_all`, whose places they are. Grid (1,)."""
+    """Waits for one row that products of all ranks post (`gemv_all_reduce`), this one's too; then as `to_all`, whose places they are. Grid (1,)."""
     columns, own = tl.arange(0, BLOCK), _room(places, RANK)
     inside = columns < size
     if NORMED:

@@ -1,4 +1,4 @@
-"""Numbers of all ranks that go to rank 0, and of rank 0 that go to all, where GPUs reach each other's memory: one kernel on each. See `one_way_kernels`."""
+"""Numbers of all ranks that go to rank 0, and of rank 0 that go to all, where GPUs reach each other's memory: one kernel on each. See `gather_broadcast_kernels`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from .one_way_kernels import PROGRAMS, post, take
-from .overlap import launched, overlaps
+from .gather_broadcast_kernels import PROGRAMS, post, take
+from ..launch.programmatic_launch import launched, overlaps
 
 MOST, BLOCK, WARPS = int(PROGRAMS), 512, 4  # messages of a block
 
 
 @dataclass(frozen=True)
-class Channels:
+class GatherBuffers:
     """One rank's view of the memory that serves one of the two ways.
 
     most: messages of one rank.  places: int64 [ranks], addresses of each rank's `bytes_for`, multiples of 16; of zeros at first.
@@ -37,11 +37,11 @@ class Channels:
 
 
 def messages(size: int) -> int:
-    """Room for so many bytes of one rank, in whole blocks; a row ends within one of them (`Channels.holds`)."""
+    """Room for so many bytes of one rank, in whole blocks; a row ends within one of them (`GatherBuffers.holds`)."""
     return -(-size // (4 * BLOCK)) * BLOCK
 
 
-def gather(x: Tensor, columns: int, channels: Channels) -> Tensor:
+def gather(x: Tensor, columns: int, channels: GatherBuffers) -> Tensor:
     """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x [R, c].
 
     All ranks call it at the same place of one stream each, with the same R. Each has ceil(columns / ranks) of the columns, or those that are left.
@@ -49,20 +49,20 @@ def gather(x: Tensor, columns: int, channels: Channels) -> Tensor:
     each, rows = -(-columns // channels.ranks), len(x)
     out = x.new_empty(rows, columns) if channels.rank == 0 else x
     if rows and channels.rank == 0:
-        take[_programs(x, each), channels.ranks](x, out, channels.places, channels.counted, x.stride(0), rows, each, columns, channels.most, **_told(x, channels))
+        take[_programs(x, each), channels.ranks](x, out, channels.places, channels.counted, x.stride(0), rows, each, columns, channels.most, **_kernel_arguments(x, channels))
     elif rows:
-        post[_programs(x, each), 1](x, channels.places, channels.counted, x.stride(0), rows, each, columns, channels.most, FIRST=0, **_told(x, channels))
+        post[_programs(x, each), 1](x, channels.places, channels.counted, x.stride(0), rows, each, columns, channels.most, FIRST=0, **_kernel_arguments(x, channels))
     return out
 
 
-def tell(x: Tensor, channels: Channels) -> None:
+def broadcast_from_rank0(x: Tensor, channels: GatherBuffers) -> None:
     """x [n], contiguous, becomes rank 0's x. All ranks call it, see `gather`."""
     row, count = x.view(1, -1), x.numel()
     sizes = channels.places, channels.counted, count, 1, count, count, channels.most
     if count and channels.rank == 0:
-        post[_programs(row, count), channels.ranks - 1](row, *sizes, FIRST=1, **_told(x, channels))
+        post[_programs(row, count), channels.ranks - 1](row, *sizes, FIRST=1, **_kernel_arguments(x, channels))
     elif count:
-        take[_programs(row, count), 1](row, row, *sizes, **_told(x, channels))
+        take[_programs(row, count), 1](row, row, *sizes, **_kernel_arguments(x, channels))
 
 
 def _blocks(rows: int, each: int, itemsize: int) -> int:
@@ -73,6 +73,6 @@ def _programs(x: Tensor, each: int) -> int:
     return min(MOST, _blocks(len(x), each, x.itemsize))
 
 
-def _told(x: Tensor, channels: Channels) -> dict[str, Any]:
+def _kernel_arguments(x: Tensor, channels: GatherBuffers) -> dict[str, Any]:
     told: dict[str, Any] = {"RANK": channels.rank, "RANKS": channels.ranks, "BLOCK": BLOCK, "num_warps": WARPS}
     return told | launched(overlaps(x.device))

@@ -1,7 +1,7 @@
-"""The device's side of `one_way`.
+"""The device's side of `gather_broadcast`.
 
 A program and its like on another rank are a channel: they count its turns on either side, and have every PROGRAMS-th block of its memory, the same ones whatever
-a call's size is. Numbers travel as in `over_ranks_kernels`, with the turn beside them, in two sides by the turn's parity.
+a call's size is. Numbers travel as in `all_reduce_kernels`, with the turn beside them, in two sides by the turn's parity.
 
 Who sends hears nothing from who takes, and could run ahead. So who takes says, when its turn t begins, that it has read t - 1: by then that kernel has ended, and no fence
 is needed. Who sends in turn t waits until t - 2 is read, whose side it writes over; mostly it is long before.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .ahead import entry
-from .over_ranks_kernels import _awaited, _coming, _post, _room
+from ..launch.compile_ahead import entry
+from .all_reduce_kernels import _awaited, _coming, _post, _room
 
 PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most, to or from each rank
 

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
-from .over_ranks_kernels import _reached
+from ..launch.compile_ahead import entry
+from .all_reduce_kernels import _reached
 
 PROGRAMS, BLOCK = 64, 2048  # of a part; a program has every PROGRAMS-th block
 
@@ -53,7 +53,7 @@ def _tell(reads, side, turn):
     tl.atomic_xchg(tl.load(reads).to(tl.pointer_type(tl.int32)) + side, turn, sem="release", scope="sys")
 
 
-class Mailbox:
+class P2PChannel:
     """One end of what leads from a rank to another: the parts of a step in a row, steps in two rooms by turns.
 
     memory, there: int64 [1], the addresses of this end's memory and of the other's, of `bytes_for` bytes each, zeros at first.

@@ -10,15 +10,15 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched
 
 CHUNK, LARGE_CHUNK = 1024, 2048  # pairs that a program looks at together
 MANY = 4096  # pairs, above which chunks have programs of their own
 PLACED = 2**13  # numbers that such a program holds at most; of more, as of 65,536 pairs of 512 experts, its registers have no room
 
 
-class Blocks(NamedTuple):
+class ExpertBlocks(NamedTuple):
     """pairs int32 [most * rows]: of each block its pairs, filled up with the number of all pairs, which is none of them.
 
     experts: int32 [most], of each block.  total: int32 [1], how many blocks there are; what stands behind them is undefined.
@@ -111,7 +111,7 @@ def most_blocks(pairs: int, experts: int, rows: int) -> int:
     return (pairs + min(pairs, experts) * (rows - 1)) // rows
 
 
-def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False) -> Blocks:
+def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False) -> ExpertBlocks:
     """chosen: int32 [T, k], numbers below `experts`; pair t * k + j is choice j of token t.  rows: of a block, a power of 2.
 
     overlap: see `overlap`.
@@ -128,4 +128,4 @@ def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False
         _place[experts, chunks](chosen, counts, pairs, owners, total, count, chunks, ROWS=rows, CHUNK=LARGE_CHUNK, CHUNKS=most_chunks, **sizes)
     elif count:
         _sort[(experts,)](chosen, pairs, owners, total, count, ROWS=rows, CHUNK=CHUNK if count <= CHUNK else LARGE_CHUNK, **sizes)
-    return Blocks(pairs, owners, total, rows)
+    return ExpertBlocks(pairs, owners, total, rows)

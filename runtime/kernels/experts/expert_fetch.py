@@ -13,15 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
-from .expert_blocks import CHUNK as PAIRS
+from ..launch.compile_ahead import entry
+from .expert_align_blocks import CHUNK as PAIRS
 
 PROGRAMS = 512  # that copy; each goes on until nothing is left
 WORDS = 4096  # that a program copies at a time
 UNITS = (torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
 
 
-class Chosen(NamedTuple):
+class SelectedExperts(NamedTuple):
     """experts: int32 [count], those that are chosen, in order, as many as total int32 [1] says."""
 
     experts: Tensor
@@ -61,12 +61,12 @@ def _bring(source, room, experts, total, size, WORDS: tl.constexpr):
         tl.store(room + at, tl.load(source + at, place < size, eviction_policy="evict_first"), place < size)
 
 
-def choose(chosen: Tensor, experts: int, counter: Tensor, slots: Tensor | None = None) -> Chosen:
+def collect_selected(chosen: Tensor, experts: int, counter: Tensor, slots: Tensor | None = None) -> SelectedExperts:
     """chosen: int32 [T, k], numbers below `experts`.  counter: int64 [1], to which is added how many are chosen.
 
     slots: [T]; rows whose slot is 0 are padding, which chooses nothing.
     """
-    found = Chosen(*(torch.empty(size, dtype=torch.int32, device=chosen.device) for size in (experts, 1)))
+    found = SelectedExperts(*(torch.empty(size, dtype=torch.int32, device=chosen.device) for size in (experts, 1)))
     _choose[(1,)](
         chosen, chosen if slots is None else slots, *found, counter, chosen.numel(), TOP=chosen.shape[1], EXPERTS=experts,
         BINS=triton.next_power_of_2(experts + 1), SLOTTED=slots is not None, CHUNK=PAIRS, num_warps=4,
@@ -74,7 +74,7 @@ def choose(chosen: Tensor, experts: int, counter: Tensor, slots: Tensor | None =
     return found
 
 
-def bring(source: Tensor, room: Tensor, chosen: Chosen) -> None:
+def fetch_experts(source: Tensor, room: Tensor, chosen: SelectedExperts) -> None:
     """room[e] = source[e] of the chosen experts. source: in locked main memory, room on the device; contiguous, alike, [experts, ...]."""
     unit = next(unit for unit in UNITS if source[0].nbytes % unit.itemsize == 0)
     programs = PROGRAMS if room.is_cuda else 2  # an interpreter runs one after the other

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .matmul import tile_at
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from ..batch_invariant_matmul import tile_at
 
 
 @triton.jit

@@ -7,15 +7,22 @@ from typing import Any, NamedTuple
 import triton
 from torch import Tensor
 
-from . import expert_gather_kernels as kernels
-from .expert_parts import Besides, Choice, Stacks, Weights, besides_of, flags_of
-from .one_row_launch import block_of
-from .overlap import launched
+from . import expert_gemv_kernels as kernels
+from .expert_inputs import (
+    SharedExpertOutput,
+    ExpertSelection,
+    StackedExpertWeights,
+    ExpertWeights,
+    shared_output_arguments,
+    shared_output_flags,
+)
+from ..gemv.gemv_launch import block_of
+from ..launch.programmatic_launch import launched
 
 ROWS_AT_ONCE = 8  # that a program of the second product reads, of all experts together
 
 
-class Gather(NamedTuple):
+class ExpertGemvLaunch(NamedTuple):
     """Powers of 2 but for groups. rows: of each weight that a program reads at once; block: columns a step; warps: of a program.
 
     groups: of rows, one after the other.  registers: most that a thread may use, 0: the compiler's choice.
@@ -29,35 +36,35 @@ class Gather(NamedTuple):
 
 
 # By (outputs, inputs, top_k), measured on an H200 inside chains of whole layers.
-TUNED_UP: dict[tuple[int, int, int], Gather] = {(1536, 2048, 8): Gather(4, 2048, 8, registers=64)}
+TUNED_UP: dict[tuple[int, int, int], ExpertGemvLaunch] = {(1536, 2048, 8): ExpertGemvLaunch(4, 2048, 8, registers=64)}
 REGISTERS = 128  # of a thread, in cuts that were not measured: so many programs fit beside each other
 
 
-def best_up(outputs: int, inputs: int, top_k: int) -> Gather:
+def gate_up_launch(outputs: int, inputs: int, top_k: int) -> ExpertGemvLaunch:
     """The measured cut of gate and up [outputs, inputs] of so many experts of one row, or a sound guess."""
     block = block_of(inputs)
-    return TUNED_UP.get((outputs, inputs, top_k)) or Gather(4, block, max(1, block // 512), registers=REGISTERS)
+    return TUNED_UP.get((outputs, inputs, top_k)) or ExpertGemvLaunch(4, block, max(1, block // 512), registers=REGISTERS)
 
 
-def best_down(inputs: int, top_k: int) -> Gather:
+def down_launch(inputs: int, top_k: int) -> ExpertGemvLaunch:
     """The same of the second product, of which a program reads the rows of all experts at once."""
     rows = max(1, ROWS_AT_ONCE // triton.next_power_of_2(top_k))
-    return Gather(rows, min(256, triton.next_power_of_2(inputs)), 1, registers=REGISTERS)
+    return ExpertGemvLaunch(rows, min(256, triton.next_power_of_2(inputs)), 1, registers=REGISTERS)
 
 
-def gathered(x: Tensor, stacks: Stacks, choice: Choice, besides: Besides, out: Tensor, overlap: bool) -> Tensor:
+def expert_gemv(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, overlap: bool) -> Tensor:
     """`out` [T, hidden], of few rows: the sum of what each row's experts give, and of `besides`."""
-    inner = gather_up(x, stacks, choice, overlap=overlap)
-    return gather_down(inner, stacks, choice, besides, out, overlap=overlap)
+    inner = gemv_gate_up(x, stacks, choice, overlap=overlap)
+    return gemv_down(inner, stacks, choice, besides, out, overlap=overlap)
 
 
-def gather_up(x: Tensor, stacks: Stacks, choice: Choice, cut: Gather | None = None, overlap: bool = False) -> Tensor:
+def gemv_gate_up(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, cut: ExpertGemvLaunch | None = None, overlap: bool = False) -> Tensor:
     """activation(gate) * up of every pair [T * k, inner], each by programs of its own."""
-    assert isinstance(stacks.gate_up, Weights)
+    assert isinstance(stacks.gate_up, ExpertWeights)
     (weight, bias), inner, pairs = stacks.gate_up, stacks.inner, choice.experts.numel()
     out = x.new_empty(pairs, inner)
-    cut = cut or best_up(2 * inner, x.shape[1], choice.top_k)
-    kernels.gather_up[triton.cdiv(2 * inner, cut.rows * cut.groups), pairs](
+    cut = cut or gate_up_launch(2 * inner, x.shape[1], choice.top_k)
+    kernels.gemv_gate_up[triton.cdiv(2 * inner, cut.rows * cut.groups), pairs](
         x, weight, x if bias is None else bias, choice.experts, choice.weights, out, x.stride(0), inner, stacks.count, stacks.limit or 0.0,
         TOP=choice.top_k, GROUPS=cut.groups, NAME=stacks.name, LIMITED=stacks.limit is not None, BIASED=bias is not None,
         WEIGHED=choice.of_input, PARTIAL=choice.partial, **_constants(weight, cut, overlap),
@@ -65,22 +72,22 @@ def gather_up(x: Tensor, stacks: Stacks, choice: Choice, cut: Gather | None = No
     return out
 
 
-def gather_down(
-    inner: Tensor, stacks: Stacks, choice: Choice, besides: Besides, out: Tensor, cut: Gather | None = None, overlap: bool = False
+def gemv_down(
+    inner: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, cut: ExpertGemvLaunch | None = None, overlap: bool = False
 ) -> Tensor:
-    """Of what `gather_up` gives the sums [T, hidden], in `out`."""
-    assert isinstance(stacks.down, Weights)
+    """Of what `gemv_gate_up` gives the sums [T, hidden], in `out`."""
+    assert isinstance(stacks.down, ExpertWeights)
     (weight, bias), (rows, outputs) = stacks.down, out.shape
-    cut = cut or best_down(stacks.inner, choice.top_k)
-    kernels.gather_down[triton.cdiv(outputs, cut.rows), rows](
-        inner, weight, inner if bias is None else bias, choice.experts, choice.weights, *besides_of(besides, inner), out, outputs, stacks.count,
+    cut = cut or down_launch(stacks.inner, choice.top_k)
+    kernels.gemv_down[triton.cdiv(outputs, cut.rows), rows](
+        inner, weight, inner if bias is None else bias, choice.experts, choice.weights, *shared_output_arguments(besides, inner), out, outputs, stacks.count,
         TOP=choice.top_k, LANES=triton.next_power_of_2(choice.top_k), BIASED=bias is not None, WEIGHED=not choice.of_input,
-        PARTIAL=choice.partial, **flags_of(besides), **_constants(weight, cut, overlap),
+        PARTIAL=choice.partial, **shared_output_flags(besides), **_constants(weight, cut, overlap),
     )  # fmt: skip
     return out
 
 
-def _constants(weight: Tensor, cut: Gather, overlap: bool) -> dict[str, Any]:
+def _constants(weight: Tensor, cut: ExpertGemvLaunch, overlap: bool) -> dict[str, Any]:
     """The keywords that both kernels take."""
     size = weight.shape[2]
     block = min(cut.block, triton.next_power_of_2(size))

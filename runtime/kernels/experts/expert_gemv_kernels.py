@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .expert_kernels import besides, gated
-from .one_row_kernels import lane_sums, read_block, read_shared
+from ..launch.compile_ahead import entry
+from .expert_gemm_kernels import besides, gated
+from ..gemv.gemv_kernels import lane_sums, read_block, read_shared
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def _halves(start, expert, inner, ROWS: tl.constexpr):
 
 @entry
 @triton.jit(do_not_specialize=["here"])
-def gather_up(
+def gemv_gate_up(
     x, weight, bias, chosen, weights, out, stride, inner, here, limit, SIZE: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, NAME: tl.constexpr, LIMITED: tl.constexpr, BIASED: tl.constexpr,
     WEIGHED: tl.constexpr, PARTIAL: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -40,7 +40,7 @@ def gather_up(
 
     A program owns GROUPS times ROWS / 2 numbers of a pair, one group after the other, with the next weights under way.
     PARTIAL: of the experts that are `here` only; of pairs of others nothing is written.
-    Grid (ceil(2 * inner / ROWS / GROUPS), pairs). `gather_down` may only begin behind the wait.
+    Grid (ceil(2 * inner / ROWS / GROUPS), pairs). `gemv_down` may only begin behind the wait.
     """
     if DEPENDENT:
         gdc_wait()
@@ -96,7 +96,7 @@ def _of_pairs(weight, rows, k, real, SIZE: tl.constexpr, VECTOR: tl.constexpr, E
 
 @entry
 @triton.jit(do_not_specialize=["here"])
-def gather_down(
+def gemv_down(
     x, weight, bias, chosen, weights, every, switch, residual, out, outputs, here, SIZE: tl.constexpr, TOP: tl.constexpr, LANES: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, BIASED: tl.constexpr, WEIGHED: tl.constexpr, SHARED: tl.constexpr,
     SWITCHED: tl.constexpr, ADDED: tl.constexpr, PARTIAL: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -104,7 +104,7 @@ def gather_down(
     """out [rows, outputs] = the sum over a row's experts of x [pairs, SIZE] times their weights [outputs, SIZE].
 
     A program owns ROWS outputs of a row and reads those of all its experts at once; LANES: TOP or the power of 2 above it.
-    WEIGHED: times the router's weights.  PARTIAL: of the experts that are `here` only.  Grid (ceil(outputs / ROWS), rows).  DEPENDENT: behind `gather_up`, which has waited for
+    WEIGHED: times the router's weights.  PARTIAL: of the experts that are `here` only.  Grid (ceil(outputs / ROWS), rows).  DEPENDENT: behind `gemv_gate_up`, which has waited for
     what chose before it lets this begin: the first weights are under way while it ends.
     """
     EVEN: tl.constexpr = SIZE % BLOCK == 0

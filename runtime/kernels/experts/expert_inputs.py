@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .few_bits_packed import Packed
+from ..packed.packed_weight import PackedWeight
 
 
-class Weights(NamedTuple):
+class ExpertWeights(NamedTuple):
     """Of one product of all experts: weight [experts, outputs, inputs], bias [experts, outputs]."""
 
     weight: Tensor
@@ -22,10 +22,10 @@ class Weights(NamedTuple):
         return count, outputs, inputs
 
 
-class PackedWeights(NamedTuple):
+class PackedExpertWeights(NamedTuple):
     """The same in few bits: the tensors of `packed` have a first dimension of experts."""
 
-    packed: Packed
+    packed: PackedWeight
     bias: Tensor | None
 
     @property
@@ -35,11 +35,11 @@ class PackedWeights(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
-    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].  name: of the activation.  limit: see `spec.Gated`."""
+class StackedExpertWeights:
+    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].  name: of the activation.  limit: see `spec.GatedFFNSpec`."""
 
-    gate_up: Weights | PackedWeights
-    down: Weights | PackedWeights
+    gate_up: ExpertWeights | PackedExpertWeights
+    down: ExpertWeights | PackedExpertWeights
     name: str
     limit: float | None = None
 
@@ -52,7 +52,7 @@ class Stacks:
         return self.down.shape[2]
 
 
-class Besides(NamedTuple):
+class SharedExpertOutput(NamedTuple):
     """What is added to what the experts give: `every` [T, hidden], by the sigmoid of `switch` float32 [T]; and x, which is written into."""
 
     every: Tensor | None = None
@@ -61,7 +61,7 @@ class Besides(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExpertSelection:
     """experts: int32 [T, k].  weights: float32 [T, k], of what experts give, or, `of_input`, of what they take.
 
     places: of all ranks, where experts lie whole on several: numbers that this one has no expert of give nothing here.  None: it has all.
@@ -82,11 +82,11 @@ class Choice:
         return self.places is not None
 
 
-def besides_of(besides: Besides, none: Tensor) -> list[Tensor]:
+def shared_output_arguments(besides: SharedExpertOutput, none: Tensor) -> list[Tensor]:
     """As kernels take it: any tensor where there is none."""
     return [none if each is None else each for each in besides]
 
 
-def flags_of(besides: Besides) -> dict[str, bool]:
+def shared_output_flags(besides: SharedExpertOutput) -> dict[str, bool]:
     """Which of them the kernels add."""
     return {"SHARED": besides.every is not None, "SWITCHED": besides.switch is not None, "ADDED": besides.x is not None}

@@ -10,14 +10,14 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched
 
 FEW, CHUNK = 128, 2048  # pairs that a program looks at together
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class ExpertReplicaTable:
     """Where experts lie; other numbers may be written into the tensors at any time, also between two runs of a graph.
 
     copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, negative elsewhere.  shared: int64 [most], the experts
@@ -43,7 +43,7 @@ def _among(chosen, slots, pair, count, mine, TOP: tl.constexpr, SLOTTED: tl.cons
 
 @entry
 @triton.jit(do_not_specialize=["count", "here"])
-def _take_turns(
+def _select_replicas(
     chosen, slots, counts, copies, table, shared, places, count, here, TOP: tl.constexpr, COPIES: tl.constexpr, CHUNK: tl.constexpr,
     SLOTTED: tl.constexpr, COUNTED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -83,7 +83,7 @@ def _take_turns(
                 number += tl.sum(taken, 0)
 
 
-def take_turns(chosen: Tensor, turns: Turns, counts: Tensor | None, slots: Tensor | None = None, overlap: bool = False) -> Tensor:
+def select_replicas(chosen: Tensor, turns: ExpertReplicaTable, counts: Tensor | None, slots: Tensor | None = None, overlap: bool = False) -> Tensor:
     """int32 [T, k]: of each choice its place here, or `turns.here` where another rank computes it, or nobody: rows whose slot is 0 are padding.
 
     chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, these rows counted in but for padding; None: never before.  overlap: see `overlap`.
@@ -91,7 +91,7 @@ def take_turns(chosen: Tensor, turns: Turns, counts: Tensor | None, slots: Tenso
     places, count = torch.empty_like(chosen), chosen.numel()
     chunk = FEW if count <= FEW else CHUNK
     if count:
-        _take_turns[(triton.cdiv(count, chunk) + len(turns.shared),)](
+        _select_replicas[(triton.cdiv(count, chunk) + len(turns.shared),)](
             chosen, chosen if slots is None else slots, chosen if counts is None else counts, turns.copies, turns.table, turns.shared, places, count, turns.here,
             TOP=chosen.shape[1], COPIES=turns.table.shape[1], CHUNK=chunk, SLOTTED=slots is not None, COUNTED=counts is not None,
             num_warps=4 if chunk > FEW else 1, **launched(overlap),

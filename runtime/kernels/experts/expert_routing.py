@@ -9,9 +9,9 @@ import torch
 import triton
 from torch import Tensor
 
-from . import routing_kernels as kernels
-from .join import NormWeights
-from .overlap import launched
+from . import expert_routing_kernels as kernels
+from ..residual_norm import NormWeights
+from ..launch.programmatic_launch import launched
 
 FEW_ROWS = 8  # up to which each has programs of its own
 MANY_ROWS = 512  # from here on a library's product is faster
@@ -20,7 +20,7 @@ PRECISION = "tf32x3"  # of products of many rows: as exact as float32 by three p
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
+class RouterWeights:
     """A router. weight: [count, hidden], float32 or of the activations' type; bias, correction: float32 [count]; the others as of `spec.Router`.
 
     counts: int64 [count], to which is added how often each expert was chosen.
@@ -39,7 +39,7 @@ class Routing:
 
 
 def route(
-    x: Tensor, routing: Routing, slots: Tensor | None = None, norm: NormWeights | None = None, overlap: bool = False
+    x: Tensor, routing: RouterWeights, slots: Tensor | None = None, norm: NormWeights | None = None, overlap: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of x [T, hidden] the experts int32 [T, top_k] and their weights float32 [T, top_k]; before them x itself.
 
@@ -57,7 +57,7 @@ def route(
 
 
 def _route_few(
-    x: Tensor, routing: Routing, slots: Tensor | None, norm: NormWeights | None, overlap: bool
+    x: Tensor, routing: RouterWeights, slots: Tensor | None, norm: NormWeights | None, overlap: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, count = len(x), len(routing.weight)
     y = x if norm is None else torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -133,7 +133,7 @@ def _arguments(
     normalise: bool = False, floor: float = 0.0, scale: float = 1.0, jitter: float = 0.0, counts: Tensor | None = None,
     slots: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[float, ...], dict[str, Any]]:  # fmt: skip
-    """What the kernels take for a choice: tensors, numbers, constants. Options as of `spec.Router`; counts, slots: see `Routing`, `route`."""
+    """What the kernels take for a choice: tensors, numbers, constants. Options as of `spec.Router`; counts, slots: see `RouterWeights`, `route`."""
     given = (
         scores if correction is None else correction, chosen, weights, chosen if counts is None else counts, chosen if slots is None else slots
     )  # fmt: skip

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
+from ..launch.compile_ahead import entry
 
 NONE = tl.constexpr(-(2**63))  # a key below those of all numbers
 RANKED = tl.constexpr(256)  # experts up to which all are compared with all, by a whole program

@@ -10,14 +10,22 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import expert_few_bits
-from . import expert_kernels as kernels
-from .expert_blocks import Blocks, sorted_blocks
-from .expert_gather import gathered
-from .expert_parts import Besides, Choice, PackedWeights, Stacks, Weights, besides_of, flags_of
-from .matmul import can_multiply, capability, processors
-from .norm import block_of
-from .overlap import launched
+from . import quantized_experts
+from . import expert_gemm_kernels as kernels
+from .expert_align_blocks import ExpertBlocks, sorted_blocks
+from .expert_gemv import expert_gemv
+from .expert_inputs import (
+    SharedExpertOutput,
+    ExpertSelection,
+    PackedExpertWeights,
+    StackedExpertWeights,
+    ExpertWeights,
+    shared_output_arguments,
+    shared_output_flags,
+)
+from ..batch_invariant_matmul import can_multiply, capability, processors
+from ..rms_norm import block_of
+from ..launch.programmatic_launch import launched
 
 FEW_ROWS = 8  # up to which weights are gathered: from there on rows share experts
 MOST_ROWS = 8192  # at a time, so that what lies between the products stays small
@@ -26,7 +34,7 @@ COMBINED = 1024  # outputs that a program adds
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class ExpertGemmTile:
     """rows x outputs of a program, `depth` inputs at a time; of a gate as many outputs again.
 
     described: the weight by descriptors.  resident: a program on each multiprocessor, which goes from tile to tile.
@@ -41,19 +49,19 @@ class Tile:
     resident: bool = False
 
 
-SMALL = Tile(64, 64, 32, 3, 4, described=False)  # of any device
-FIXED = Tile(64, 64, 64, 4, 4)
+SMALL = ExpertGemmTile(64, 64, 32, 3, 4, described=False)  # of any device
+FIXED = ExpertGemmTile(64, 64, 64, 4, 4)
 TILES = {  # by the rows that an expert has, measured on an H200: a block has room for most experts' rows, as each block reads the weight anew
-    8: Tile(16, 64, 128, 3, 4),
-    24: Tile(32, 128, 128, 3, 8),
-    64: Tile(64, 128, 64, 4, 8),
+    8: ExpertGemmTile(16, 64, 128, 3, 4),
+    24: ExpertGemmTile(32, 128, 128, 3, 8),
+    64: ExpertGemmTile(64, 128, 64, 4, 8),
 }
-MANY = Tile(128, 128, 64, 4, 8)
-SECOND = {MANY: Tile(128, 256, 64, 4, 8, resident=True), TILES[24]: Tile(32, 64, 128, 3, 4)}  # of the second product, where it is not that of the first
-NARROW = {TILES[24]: Tile(32, 64, 128, 4, 4), TILES[64]: Tile(64, 64, 64, 4, 4)}  # of outputs that leave half of the last tile empty
+MANY = ExpertGemmTile(128, 128, 64, 4, 8)
+SECOND = {MANY: ExpertGemmTile(128, 256, 64, 4, 8, resident=True), TILES[24]: ExpertGemmTile(32, 64, 128, 3, 4)}  # of the second product, where it is not that of the first
+NARROW = {TILES[24]: ExpertGemmTile(32, 64, 128, 4, 4), TILES[64]: ExpertGemmTile(64, 64, 64, 4, 4)}  # of outputs that leave half of the last tile empty
 
 
-def tile_for(pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, int], fixed: bool = False) -> Tile:
+def tile_for(pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, int], fixed: bool = False) -> ExpertGemmTile:
     """fixed: one for any number of pairs, so that a row's bits do not depend on it.  device: its capability."""
     if device[0] != 9 or dtype == torch.float32:
         return SMALL
@@ -62,24 +70,24 @@ def tile_for(pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, in
     return next((tile for most, tile in TILES.items() if pairs <= most * experts), MANY)
 
 
-def fitted(tile: Tile, outputs: int) -> Tile:
+def fitted(tile: ExpertGemmTile, outputs: int) -> ExpertGemmTile:
     """The same, or one of half the outputs where the last one would be half empty."""
     empty = -outputs % tile.outputs
     return NARROW.get(tile, tile) if 2 * empty >= tile.outputs else tile
 
 
-class Spread(NamedTuple):
-    """What a mixture gives, not added up yet. each: of the pairs, [T * k, hidden]; the others as of `mixture`."""
+class UnreducedExpertOutput(NamedTuple):
+    """What a mixture gives, not added up yet. each: of the pairs, [T * k, hidden]; the others as of `fused_moe`."""
 
     each: Tensor
-    choice: Choice
-    besides: Besides
+    choice: ExpertSelection
+    besides: SharedExpertOutput
     overlap: bool
 
     def total(self) -> Tensor:
         """[T, hidden]"""
         out = self.each.new_empty(len(self.choice.experts), self.each.shape[1])
-        add_up(self.each, self.choice, self.besides, out, 0, self.overlap)
+        combine_experts(self.each, self.choice, self.besides, out, 0, self.overlap)
         return out
 
     def join(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -87,46 +95,46 @@ class Spread(NamedTuple):
         rows, outputs = x.shape
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
         block, warps = block_of(outputs)
-        flags = flags_of(self.besides)
+        flags = shared_output_flags(self.besides)
         kernels.combine_norm[(rows,)](
-            self.each, self.choice.weights, *besides_of(self.besides, self.each)[:2], x, weight, y, outputs, x.stride(0), eps,
+            self.each, self.choice.weights, *shared_output_arguments(self.besides, self.each)[:2], x, weight, y, outputs, x.stride(0), eps,
             TOP=self.choice.top_k, BLOCK=block, WEIGHED=not self.choice.of_input, SHARED=flags["SHARED"], SWITCHED=flags["SWITCHED"],
             **launched(self.overlap), num_warps=warps,
         )  # fmt: skip
         return y
 
 
-def spread(x: Tensor, stacks: Stacks, choice: Choice, besides: Besides, *, fixed: bool = False, overlap: bool = False) -> Spread | None:
-    """`mixture` without its sums, for who adds them to something; None: there are so few or so many rows that it is done otherwise."""
-    packed = isinstance(stacks.gate_up, PackedWeights)
+def unreduced_experts(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput, *, fixed: bool = False, overlap: bool = False) -> UnreducedExpertOutput | None:
+    """`fused_moe` without its sums, for who adds them to something; None: there are so few or so many rows that it is done otherwise."""
+    packed = isinstance(stacks.gate_up, PackedExpertWeights)
     if not 0 < len(x) <= MOST_ROWS or (len(x) <= FEW_ROWS and not fixed and not packed):
         return None
-    each = _in_few_bits(x, stacks, choice, fixed, overlap) if packed else _sorted(x, stacks, choice, fixed, overlap)
-    return Spread(each, choice, besides, overlap)
+    each = _quantized(x, stacks, choice, fixed, overlap) if packed else _sorted(x, stacks, choice, fixed, overlap)
+    return UnreducedExpertOutput(each, choice, besides, overlap)
 
 
-def mixture(
-    x: Tensor, stacks: Stacks, choice: Choice, besides: Besides | None = None, *, fixed: bool = False, overlap: bool = False
+def fused_moe(
+    x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput | None = None, *, fixed: bool = False, overlap: bool = False
 ) -> Tensor:
     """x [T, hidden] -> [T, hidden]: the sum of what each row's experts give, in the order of choice, and of `besides`.
 
     fixed: a row's bits do not depend on the other rows.  overlap: see `overlap`.
     """
-    besides = besides or Besides()
+    besides = besides or SharedExpertOutput()
     x = x if x.stride(1) == 1 else x.contiguous()
     out = torch.empty_like(x, memory_format=torch.contiguous_format) if besides.x is None else besides.x
-    packed = isinstance(stacks.gate_up, PackedWeights)
+    packed = isinstance(stacks.gate_up, PackedExpertWeights)
     if len(x) <= FEW_ROWS and not fixed and not packed:
-        return gathered(x, stacks, choice, besides, out, overlap) if len(x) else out
+        return expert_gemv(x, stacks, choice, besides, out, overlap) if len(x) else out
     for start in range(0, len(x), MOST_ROWS):
         part = slice(start, start + MOST_ROWS)
         own = replace(choice, experts=choice.experts[part], weights=choice.weights[part])
-        each = _in_few_bits(x[part], stacks, own, fixed, overlap) if packed else _sorted(x[part], stacks, own, fixed, overlap)
-        add_up(each, own, Besides(*(None if given is None else given[part] for given in besides)), out[part], stacks.count, overlap)
+        each = _quantized(x[part], stacks, own, fixed, overlap) if packed else _sorted(x[part], stacks, own, fixed, overlap)
+        combine_experts(each, own, SharedExpertOutput(*(None if given is None else given[part] for given in besides)), out[part], stacks.count, overlap)
     return out
 
 
-def _sorted(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap: bool) -> Tensor:
+def _sorted(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, fixed: bool, overlap: bool) -> Tensor:
     """What each pair gives, [T * k, hidden]."""
     tile = tile_for(choice.experts.numel(), choice.places or stacks.count, x.dtype, capability(x.device), fixed)
     blocks = sorted_blocks(choice.experts, stacks.count, tile.rows, overlap)
@@ -134,36 +142,36 @@ def _sorted(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap: boo
     return grouped_down(inner, stacks, choice, blocks, SECOND.get(tile) or fitted(tile, x.shape[1]), overlap)
 
 
-def _in_few_bits(x: Tensor, stacks: Stacks, choice: Choice, fixed: bool, overlap: bool) -> Tensor:
+def _quantized(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, fixed: bool, overlap: bool) -> Tensor:
     """The same; few rows are not sorted."""
-    assert isinstance(stacks.gate_up, PackedWeights) and isinstance(stacks.down, PackedWeights)
+    assert isinstance(stacks.gate_up, PackedExpertWeights) and isinstance(stacks.down, PackedExpertWeights)
     top, single = choice.top_k, len(x) <= FEW_ROWS and not fixed
     if choice.of_input:
         x, top = (x[:, None] * choice.weights[:, :, None].to(x.dtype)).flatten(0, 1), 1
-    tile = expert_few_bits.tile_for(choice.experts.numel(), choice.places or stacks.count, single, fixed)
+    tile = quantized_experts.tile_for(choice.experts.numel(), choice.places or stacks.count, single, fixed)
     blocks = None if single else sorted_blocks(choice.experts, stacks.count, tile.rows)
-    inner = expert_few_bits.product(x, stacks.gate_up, choice, blocks, tile, top, stacks.name, stacks.limit, overlap=overlap)
-    return expert_few_bits.product(inner, stacks.down, choice, blocks, tile, overlap=overlap)
+    inner = quantized_experts.product(x, stacks.gate_up, choice, blocks, tile, top, stacks.name, stacks.limit, overlap=overlap)
+    return quantized_experts.product(inner, stacks.down, choice, blocks, tile, overlap=overlap)
 
 
-def grouped_up(x: Tensor, stacks: Stacks, choice: Choice, blocks: Blocks, tile: Tile, overlap: bool = False) -> Tensor:
+def grouped_up(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks, tile: ExpertGemmTile, overlap: bool = False) -> Tensor:
     """activation(gate) * up of every pair, in the order of the blocks: [blocks.most * tile.rows, inner]."""
     out = x.new_empty(blocks.most * tile.rows, stacks.inner)
-    assert isinstance(stacks.gate_up, Weights)
+    assert isinstance(stacks.gate_up, ExpertWeights)
     _grouped(x, stacks.gate_up, choice, blocks, out, tile, stacks.name, stacks.limit, overlap)
     return out
 
 
-def grouped_down(inner: Tensor, stacks: Stacks, choice: Choice, blocks: Blocks, tile: Tile, overlap: bool = False) -> Tensor:
+def grouped_down(inner: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks, tile: ExpertGemmTile, overlap: bool = False) -> Tensor:
     """Of what `grouped_up` gives what each pair gives, [T * k, hidden]."""
     out = inner.new_empty(choice.experts.numel(), stacks.down.shape[1])
-    assert isinstance(stacks.down, Weights)
+    assert isinstance(stacks.down, ExpertWeights)
     _grouped(inner, stacks.down, choice, blocks, out, tile, overlap=overlap)
     return out
 
 
 def _grouped(
-    x: Tensor, weights: Weights, choice: Choice, blocks: Blocks, out: Tensor, tile: Tile, name: str = "", limit: float | None = None,
+    x: Tensor, weights: ExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks, out: Tensor, tile: ExpertGemmTile, name: str = "", limit: float | None = None,
     overlap: bool = False,
 ) -> None:  # fmt: skip
     (weight, bias), inputs, outputs = weights, x.shape[1], out.shape[1]
@@ -181,14 +189,14 @@ def _grouped(
     )  # fmt: skip
 
 
-def add_up(each: Tensor, choice: Choice, besides: Besides, out: Tensor, experts: int, overlap: bool = False) -> None:
+def combine_experts(each: Tensor, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, experts: int, overlap: bool = False) -> None:
     """out [T, hidden] = the sums of what the pairs `each` [T * k, hidden] give. experts: that are here, where the choice is partial."""
     rows, outputs = out.shape
     block = min(COMBINED, triton.next_power_of_2(outputs))
     kernels.combine[rows, triton.cdiv(outputs, block)](
-        each, choice.experts, choice.weights, *besides_of(besides, each), out, outputs, experts,
-        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, PARTIAL=choice.partial, **flags_of(besides), **launched(overlap), num_warps=4,
+        each, choice.experts, choice.weights, *shared_output_arguments(besides, each), out, outputs, experts,
+        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, PARTIAL=choice.partial, **shared_output_flags(besides), **launched(overlap), num_warps=4,
     )  # fmt: skip
 
 
-__all__ = ["Besides", "Choice", "PackedWeights", "Spread", "Stacks", "Tile", "Weights", "add_up", "grouped_down", "grouped_up", "mixture", "spread", "tile_for"]
+__all__ = ["SharedExpertOutput", "ExpertSelection", "PackedExpertWeights", "UnreducedExpertOutput", "StackedExpertWeights", "ExpertGemmTile", "ExpertWeights", "combine_experts", "grouped_down", "grouped_up", "fused_moe", "unreduced_experts", "tile_for"]

@@ -1,4 +1,4 @@
-"""Products of experts whose weights have 4 or 8 bits a number: the blocks of `expert_kernels`, the numbers of `few_bits_kernels`."""
+"""Products of experts whose weights have 4 or 8 bits a number: the blocks of `expert_gemm_kernels`, the numbers of `quantized_gemm_kernels`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .expert_kernels import gated
-from .few_bits_kernels import BYTES, byte_sums, nibble_sums
-from .matmul import tile_at
+from ..launch.compile_ahead import entry
+from .expert_gemm_kernels import gated
+from ..quantized.quantized_gemm_kernels import BYTES, byte_sums, nibble_sums
+from ..batch_invariant_matmul import tile_at
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def grouped(
     """out [count, outputs, or of a gated product half of them]: of each pair, row pair / TOP of x times its expert's weight.
 
     words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert stands in `experts` [count].
-    Grid (most blocks * tiles of outputs,); see `expert_kernels.grouped` and `few_bits_kernels.multiply`.
+    Grid (most blocks * tiles of outputs,); see `expert_gemm_kernels.grouped` and `quantized_gemm_kernels.multiply`.
     """
     if DEPENDENT:
         gdc_launch_dependents()

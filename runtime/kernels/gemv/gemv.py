@@ -3,8 +3,8 @@
 Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
 store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
 
-A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`takes`) is a `Packed`.
-What an adapter adds to the product of another weight is its `pair`, see `one_row_adapted`.
+A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`supports_weight`) is a `PackedWeight`.
+What an adapter adds to the product of another weight is its `pair`, see `gemv_lora`.
 
 Kernels may start under the tail of the one before (see `overlap`), whoever launched that one; they
 read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
@@ -18,42 +18,42 @@ import torch
 import triton
 from torch import Tensor
 
-from . import one_row_bits_kernels, one_row_kernels, one_row_tensor_kernels
-from .few_bits_packed import ABOVE, BYTES, NIBBLES, Packed
-from .matmul import processors
-from .one_row_adapted import RowPair, told
-from .one_row_launch import (
-    Launch,
-    TensorLaunch,
-    best_bits_launch,
+from . import gemv_4bit_kernels, gemv_kernels, gemv_tensor_core_kernels
+from ..packed.packed_weight import ABOVE, BYTES, NIBBLES, PackedWeight
+from ..batch_invariant_matmul import processors
+from .gemv_lora import GemvLora, describe
+from .gemv_launch import (
+    GemvLaunch,
+    TensorCoreGemvLaunch,
+    best_4bit_launch,
     best_launch,
-    best_tensor_launch,
+    best_tensor_core_launch,
     has_room,
     tiles_of,
 )
-from .overlap import launched, overlaps
+from ..launch.programmatic_launch import launched, overlaps
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TENSOR_BLOCK, TENSOR_INPUTS = 128, 28_672  # inputs of a block, and at most: x lies in shared memory, beside what is under way
-Weight = Tensor | Packed
+Weight = Tensor | PackedWeight
 
 
-def suits(x: Tensor) -> bool:
+def supports(x: Tensor) -> bool:
     """Whether these functions take this x [T, hidden]: one contiguous row, on CUDA."""
     return x.shape[0] == 1 and x.is_cuda and x.dtype in DTYPES
 
 
-def takes(weight: Packed) -> bool:
+def supports_weight(weight: PackedWeight) -> bool:
     """Whether these functions take a weight of few bits: whole numbers of four bits, or `numbers`; inputs in their order."""
     return (weight.form == NIBBLES or numbers(weight)) and weight.order is None
 
 
-def numbers(weight: Packed) -> bool:
+def numbers(weight: PackedWeight) -> bool:
     """Whether it lies as any weight [out, in] of a byte a number, with scales [out] for `weight_scale`."""
     return weight.form == BYTES and weight.kind == "plain"
 
 
-def by_tensor_cores(weight: Packed) -> bool:
+def uses_tensor_cores(weight: PackedWeight) -> bool:
     """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that are copied by 16 bytes, on a GPU with the room."""
     suitable = weight.form == NIBBLES and weight.order is None and weight.dtype == torch.bfloat16 and weight.block == TENSOR_BLOCK
     return suitable and weight.inputs <= TENSOR_INPUTS and has_room(weight.words.device) and weight.words.data_ptr() % 16 == 0
@@ -61,7 +61,7 @@ def by_tensor_cores(weight: Packed) -> bool:
 
 def norm_linear(
     x: Tensor, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, pair: RowPair | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None,
 ) -> Tensor:  # fmt: skip
     """norm(x [1, in]) @ weight[out, in].T + bias [out] -> [1, out], of the dtype of x."""
     out = x.new_empty(1, _outputs(weight))
@@ -70,15 +70,15 @@ def norm_linear(
 
 def linear_add(
     y: Tensor, weight: Weight, x: Tensor, bias: Tensor | None = None,
-    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, pair: RowPair | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None,
 ) -> Tensor:  # fmt: skip
     """x [1, out] += y [1, in] @ weight[out, in].T + bias, in place. Returns x."""
     return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch, pair)
 
 
 def linear(
-    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None,
-    pair: RowPair | None = None,
+    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None,
+    pair: GemvLora | None = None,
 ) -> Tensor:  # fmt: skip
     """y [1, in] @ weight[out, in].T + bias [out] -> [1, out], of the dtype of y."""
     return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, _outputs(weight)), launch, pair)
@@ -86,8 +86,8 @@ def linear(
 
 def gate_up(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: Launch | TensorLaunch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
-    pair: RowPair | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
+    pair: GemvLora | None = None,
 ) -> Tensor:  # fmt: skip
     """activation(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner].
 
@@ -95,15 +95,15 @@ def gate_up(
     """
     outputs = _outputs(weight)
     out = x.new_empty(1, outputs // 2)
-    plan = planned(weight, weight_scale, launch or best_for(weight), outputs // 2)
+    plan = plan_gemv(weight, weight_scale, launch or best_for(weight), outputs // 2)
     plan.kernels.gate_up[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, out, eps=eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2), **told(pair),
+        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2), **describe(pair),
     )  # fmt: skip
     return out
 
 
-def qkv_rotate_store(
+def qkv_rope_store(
     x: Tensor,
     norm_weight: Tensor | None,
     eps: float,
@@ -118,9 +118,9 @@ def qkv_rotate_store(
     v_pool: Tensor,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
-    launch: Launch | TensorLaunch | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
     weight_scale: Tensor | None = None,
-    pair: RowPair | None = None,
+    pair: GemvLora | None = None,
 ) -> Tensor:
     """Queries of norm(x [1, hidden]), rotated: [1, query_heads, head_dim]; keys and values go to their slot.
 
@@ -130,34 +130,34 @@ def qkv_rotate_store(
     """
     dim = k_pool.shape[-1]
     q = x.new_empty(1, query_heads, dim)
-    plan = planned(weight, weight_scale, launch or best_for(weight), dim // 2)
+    plan = plan_gemv(weight, weight_scale, launch or best_for(weight), dim // 2)
     plan.kernels.heads[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias,
         angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
-        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **told(pair),
+        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **describe(pair),
     )  # fmt: skip
     return q
 
 
 def _linear(
     x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, weight_scale: Tensor | None,
-    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: Launch | TensorLaunch | None, pair: RowPair | None,
+    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: GemvLaunch | TensorCoreGemvLaunch | None, pair: GemvLora | None,
 ) -> Tensor:  # fmt: skip
-    plan = planned(weight, weight_scale, launch or best_for(weight), 0)
+    plan = plan_gemv(weight, weight_scale, launch or best_for(weight), 0)
     plan.kernels.linear[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts,
         x if bias is None else bias, x if residual is None else residual, out, eps=eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **plan.told(_outputs(weight)), **told(pair),
+        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **plan.told(_outputs(weight)), **describe(pair),
     )  # fmt: skip
     return out
 
 
 def _outputs(weight: Weight) -> int:
-    return weight.outputs if isinstance(weight, Packed) else weight.shape[0]
+    return weight.outputs if isinstance(weight, PackedWeight) else weight.shape[0]
 
 
-class Plan(NamedTuple):
+class GemvPlan(NamedTuple):
     """kernels: the module.  parts: of the weight, what they read.  cut: the keywords that each of them takes."""
 
     kernels: Any
@@ -167,38 +167,38 @@ class Plan(NamedTuple):
 
     def told(self, outputs: int) -> dict[str, Any]:
         """For a kernel that is told how many outputs there are, or pairs of them."""
-        return self.cut if self.kernels is one_row_tensor_kernels else self.cut | {"outputs": outputs}
+        return self.cut if self.kernels is gemv_tensor_core_kernels else self.cut | {"outputs": outputs}
 
 
-def planned(weight: Weight, scale: Tensor | None, launch: Launch | TensorLaunch, half: int) -> Plan:
+def plan_gemv(weight: Weight, scale: Tensor | None, launch: GemvLaunch | TensorCoreGemvLaunch, half: int) -> GemvPlan:
     """half: see `tiles_of`."""
-    words = weight.words if isinstance(weight, Packed) else weight
+    words = weight.words if isinstance(weight, PackedWeight) else weight
     cut = {"ROWS": launch.rows, "num_warps": launch.warps} | launched(overlaps(words.device))
     if launch.registers:
         cut["maxnreg"] = launch.registers
     tiles = tiles_of(_outputs(weight), half, launch.rows)
-    if not isinstance(weight, Packed):
-        assert isinstance(launch, Launch)
-        return Plan(one_row_kernels, (weight, weight if scale is None else scale), (tiles,), cut | _cut_of_numbers(weight, scale, launch))
+    if not isinstance(weight, PackedWeight):
+        assert isinstance(launch, GemvLaunch)
+        return GemvPlan(gemv_kernels, (weight, weight if scale is None else scale), (tiles,), cut | _cut_of_numbers(weight, scale, launch))
     parts = (words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer)
-    if isinstance(launch, Launch):
-        return Plan(one_row_bits_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))
-    pieces = one_row_tensor_kernels.pieces(weight.group, weight.kind)
+    if isinstance(launch, GemvLaunch):
+        return GemvPlan(gemv_4bit_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))
+    pieces = gemv_tensor_core_kernels.pieces(weight.group, weight.kind)
     programs, depth = launch.spread(weight.outputs, half, weight.inputs, pieces, processors(words.device))
     cut |= {"OUTPUTS": weight.outputs, "WARPS": launch.warps, "PROGRAMS": programs, "DEPTH": depth} | _form(weight)
-    return Plan(one_row_tensor_kernels, parts, (programs,), cut)
+    return GemvPlan(gemv_tensor_core_kernels, parts, (programs,), cut)
 
 
-def best_for(weight: Weight) -> Launch | TensorLaunch:
-    if isinstance(weight, Packed) and by_tensor_cores(weight):
-        return best_tensor_launch(weight.inputs)
-    if isinstance(weight, Packed):
-        return best_bits_launch(weight.outputs, weight.inputs, weight.block)
+def best_for(weight: Weight) -> GemvLaunch | TensorCoreGemvLaunch:
+    if isinstance(weight, PackedWeight) and uses_tensor_cores(weight):
+        return best_tensor_core_launch(weight.inputs)
+    if isinstance(weight, PackedWeight):
+        return best_4bit_launch(weight.outputs, weight.inputs, weight.block)
     outputs, inputs = weight.shape
     return best_launch(outputs, inputs, weight.element_size())
 
 
-def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: Launch) -> dict[str, Any]:
+def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: GemvLaunch) -> dict[str, Any]:
     block = min(launch.block, triton.next_power_of_2(weight.shape[1]))
     return {
         "SIZE": weight.shape[1],
@@ -208,7 +208,7 @@ def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: Launch) -> dic
     }
 
 
-def _form(weight: Packed) -> dict[str, Any]:
+def _form(weight: PackedWeight) -> dict[str, Any]:
     return {
         "INPUTS": weight.inputs,
         "GROUP": weight.group,
@@ -218,7 +218,7 @@ def _form(weight: Packed) -> dict[str, Any]:
     }
 
 
-def _cut_of_bits(weight: Packed, launch: Launch) -> dict[str, Any]:
+def _cut_of_bits(weight: PackedWeight, launch: GemvLaunch) -> dict[str, Any]:
     return _form(weight) | {
         "DTYPE": triton.language.bfloat16 if weight.dtype == torch.bfloat16 else triton.language.float16,
         "WORDS": weight.block // 4,

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .one_row_kernels import rotated_and_stored, turn_and_place, values_at
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from .gemv_kernels import rotated_and_stored, turn_and_place, values_at
 
 VECTOR = tl.constexpr(8)  # words that one thread reads at once
 EVEN, ODD = tl.constexpr(128.0), tl.constexpr(2048.0)  # what half bytes 0 and 2, and 1 and 3, are on top of
@@ -250,7 +250,7 @@ def heads(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
     NORMED: tl.constexpr, BIASED: tl.constexpr, COMPILED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Queries, keys and values, rotated and written to their place, see `one_row_kernels.heads`."""
+    """Queries, keys and values, rotated and written to their place, see `gemv_kernels.heads`."""
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF

@@ -1,4 +1,4 @@
-"""The product in front of a recurrent layer for one row, with the convolution of its outputs behind it; see `one_row`."""
+"""The product in front of a recurrent layer for one row, with the convolution of its outputs behind it; see `gemv`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .activation import activated
-from .ahead import entry
-from .one_row import planned
-from .one_row_kernels import begin, products, values_at
-from .one_row_launch import best_launch
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from .gemv import plan_gemv
+from .gemv_kernels import begin, products, values_at
+from .gemv_launch import best_launch
 
 
 @entry
@@ -51,7 +51,7 @@ def _convolved(
     tl.store(mixed + channel, sums, convolved)
 
 
-class Taps(NamedTuple):
+class ConvWeights(NamedTuple):
     """A convolution behind a product: weight float32 [width, channels], bias float32 [channels], the activation's name, see `convolve`.
 
     first: the output of the product that is its first channel.
@@ -63,8 +63,8 @@ class Taps(NamedTuple):
     first: int = 0
 
 
-def convolved(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, taps: Taps, memory: Tensor, read: Tensor, write: Tensor,
+def gemv_conv(
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, taps: ConvWeights, memory: Tensor, read: Tensor, write: Tensor,
     weight_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """norm(x [1, in]) @ weight[out, in].T + bias: what the convolution gives of its channels, float32 [1, channels], and the other outputs [1, others].
@@ -73,7 +73,7 @@ def convolved(
     """
     (outputs, inputs), (width, channels) = weight.shape, taps.weight.shape
     mixed, rest = taps.weight.new_empty(1, channels), x.new_empty(1, outputs - channels)
-    plan = planned(weight, weight_scale, best_launch(outputs, inputs, weight.element_size()), 0)
+    plan = plan_gemv(weight, weight_scale, best_launch(outputs, inputs, weight.element_size()), 0)
     _convolved[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, taps.weight,
         taps.weight if taps.bias is None else taps.bias, memory, read, write, mixed, rest, outputs, eps,

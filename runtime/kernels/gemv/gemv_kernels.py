@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def begin_adapted(
     weight, rows, h, pairs, pair_at, outputs, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr,
     WIDTH: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
 ):  # fmt: skip
-    """`begin`, and what an adapter adds to these rows by its B and by h, [R, WIDTH] each, see `one_row_adapted`: B is there before the kernels in front have ended.
+    """`begin`, and what an adapter adds to these rows by its B and by h, [R, WIDTH] each, see `gemv_lora`: B is there before the kernels in front have ended.
 
     WIDTH: 0: nothing is added.  SECOND, THIRD: the rows with which pieces 1 and 2 begin.
     """

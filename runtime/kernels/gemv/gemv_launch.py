@@ -9,7 +9,7 @@ import torch
 import triton
 
 
-class Launch(NamedTuple):
+class GemvLaunch(NamedTuple):
     """Powers of 2. rows: of the weight a program owns, 2 at least; block: columns a step; warps: of a program.
 
     registers: most that a thread may use, 0: the compiler's choice.
@@ -22,72 +22,72 @@ class Launch(NamedTuple):
 
 
 # By (outputs, inputs) of the weight, measured on an H200 inside chains of launches that overlap.
-TUNED: dict[tuple[int, int], Launch] = {
-    (6144, 4096): Launch(8, 1024, 2),
-    (4096, 4096): Launch(4, 2048, 8),
-    (28672, 4096): Launch(2, 2048, 4),
-    (4096, 14336): Launch(4, 2048, 8, 64),
-    (128256, 4096): Launch(4, 2048, 8),
-    (6144, 2560): Launch(8, 512, 2),
-    (2560, 4096): Launch(2, 1024, 4),
-    (19456, 2560): Launch(2, 512, 1),
-    (2560, 9728): Launch(2, 2048, 8),
-    (151936, 2560): Launch(4, 512, 1),
-    (2048, 768): Launch(2, 1024, 2),
-    (2048, 4096): Launch(4, 2048, 8),
-    (5120, 2048): Launch(4, 512, 1),
-    (151936, 2048): Launch(4, 512, 1),
-    (2048, 2048): Launch(4, 1024, 2),
-    (1280, 2048): Launch(4, 1024, 2, 128),
-    (2048, 1024): Launch(4, 1024, 2),
-    (1536, 4096): Launch(4, 2048, 4, 128),
-    (4096, 1024): Launch(8, 512, 2),
-    (7168, 4096): Launch(4, 1024, 2, 128),
-    (4096, 3584): Launch(4, 2048, 8),
-    (32064, 4096): Launch(2, 2048, 4),
-    (3072, 4096): Launch(8, 1024, 4),
-    (4096, 2048): Launch(4, 1024, 4),
-    (14336, 4096): Launch(8, 512, 2),
-    (4096, 7168): Launch(4, 2048, 4),
-    (64128, 4096): Launch(4, 2048, 8, 64),
-    (2560, 8192): Launch(4, 1024, 2),
-    (8192, 2048): Launch(4, 512, 1),
-    (14336, 8192): Launch(2, 1024, 2),
-    (8192, 7168): Launch(4, 4096, 8),
-    (32064, 8192): Launch(2, 1024, 2),
-    (5120, 8192): Launch(4, 1024, 2),
-    (8192, 4096): Launch(4, 2048, 8),
-    (28672, 8192): Launch(2, 1024, 2),
-    (8192, 14336): Launch(4, 4096, 8),
-    (64128, 8192): Launch(4, 512, 1),
+TUNED: dict[tuple[int, int], GemvLaunch] = {
+    (6144, 4096): GemvLaunch(8, 1024, 2),
+    (4096, 4096): GemvLaunch(4, 2048, 8),
+    (28672, 4096): GemvLaunch(2, 2048, 4),
+    (4096, 14336): GemvLaunch(4, 2048, 8, 64),
+    (128256, 4096): GemvLaunch(4, 2048, 8),
+    (6144, 2560): GemvLaunch(8, 512, 2),
+    (2560, 4096): GemvLaunch(2, 1024, 4),
+    (19456, 2560): GemvLaunch(2, 512, 1),
+    (2560, 9728): GemvLaunch(2, 2048, 8),
+    (151936, 2560): GemvLaunch(4, 512, 1),
+    (2048, 768): GemvLaunch(2, 1024, 2),
+    (2048, 4096): GemvLaunch(4, 2048, 8),
+    (5120, 2048): GemvLaunch(4, 512, 1),
+    (151936, 2048): GemvLaunch(4, 512, 1),
+    (2048, 2048): GemvLaunch(4, 1024, 2),
+    (1280, 2048): GemvLaunch(4, 1024, 2, 128),
+    (2048, 1024): GemvLaunch(4, 1024, 2),
+    (1536, 4096): GemvLaunch(4, 2048, 4, 128),
+    (4096, 1024): GemvLaunch(8, 512, 2),
+    (7168, 4096): GemvLaunch(4, 1024, 2, 128),
+    (4096, 3584): GemvLaunch(4, 2048, 8),
+    (32064, 4096): GemvLaunch(2, 2048, 4),
+    (3072, 4096): GemvLaunch(8, 1024, 4),
+    (4096, 2048): GemvLaunch(4, 1024, 4),
+    (14336, 4096): GemvLaunch(8, 512, 2),
+    (4096, 7168): GemvLaunch(4, 2048, 4),
+    (64128, 4096): GemvLaunch(4, 2048, 8, 64),
+    (2560, 8192): GemvLaunch(4, 1024, 2),
+    (8192, 2048): GemvLaunch(4, 512, 1),
+    (14336, 8192): GemvLaunch(2, 1024, 2),
+    (8192, 7168): GemvLaunch(4, 4096, 8),
+    (32064, 8192): GemvLaunch(2, 1024, 2),
+    (5120, 8192): GemvLaunch(4, 1024, 2),
+    (8192, 4096): GemvLaunch(4, 2048, 8),
+    (28672, 8192): GemvLaunch(2, 1024, 2),
+    (8192, 14336): GemvLaunch(4, 4096, 8),
+    (64128, 8192): GemvLaunch(4, 512, 1),
 }
 
 
-TUNED_FP8: dict[tuple[int, int], Launch] = {
-    (6144, 4096): Launch(4, 2048, 4),
-    (4096, 4096): Launch(4, 2048, 4),
-    (28672, 4096): Launch(4, 4096, 4),
-    (4096, 14336): Launch(4, 2048, 8),
+TUNED_FP8: dict[tuple[int, int], GemvLaunch] = {
+    (6144, 4096): GemvLaunch(4, 2048, 4),
+    (4096, 4096): GemvLaunch(4, 2048, 4),
+    (28672, 4096): GemvLaunch(4, 4096, 4),
+    (4096, 14336): GemvLaunch(4, 2048, 8),
 }
 
 
-def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> Launch:
+def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> GemvLaunch:
     """The measured cut of a weight [outputs, inputs] of so many bytes a number, or a sound guess."""
     if weight_bytes == 1:
         return TUNED_FP8.get((outputs, inputs)) or _as_many_bytes(best_launch(outputs, inputs), inputs)
     return TUNED.get((outputs, inputs)) or _guess(outputs, inputs)
 
 
-def _guess(outputs: int, inputs: int) -> Launch:
+def _guess(outputs: int, inputs: int) -> GemvLaunch:
     if outputs > inputs:
         block = min(1024, block_of(inputs))
-        return Launch(4, block, max(1, block // 512), 128)
+        return GemvLaunch(4, block, max(1, block // 512), 128)
     block = block_of(inputs)
     warps = min(8, max(1, block // 256))
-    return Launch(4 if outputs >= 4096 else 2, block, warps, 64 if warps == 8 else 0)
+    return GemvLaunch(4 if outputs >= 4096 else 2, block, warps, 64 if warps == 8 else 0)
 
 
-def _as_many_bytes(launch: Launch, inputs: int) -> Launch:
+def _as_many_bytes(launch: GemvLaunch, inputs: int) -> GemvLaunch:
     """The cut for numbers of half the size: twice as many columns a step where that comes out even and registers are not counted."""
     return launch if launch.registers or inputs % (2 * launch.block) else launch._replace(block=2 * launch.block)
 
@@ -99,26 +99,26 @@ def block_of(inputs: int) -> int:
 
 
 BITS_AT_ONCE = 2048  # inputs a step, of weights of four bits
-TUNED_BITS: dict[tuple[int, int], Launch] = {  # where the guess is not the best
-    (4096, 4096): Launch(16, 4096, 4),
-    (128256, 4096): Launch(8, 2048, 2, 128),
+TUNED_BITS: dict[tuple[int, int], GemvLaunch] = {  # where the guess is not the best
+    (4096, 4096): GemvLaunch(16, 4096, 4),
+    (128256, 4096): GemvLaunch(8, 2048, 2, 128),
 }
 
 
-def best_bits_launch(outputs: int, inputs: int, block: int) -> Launch:
-    """The same of a weight of four bits that lies in blocks of so many inputs; `Launch.block` counts inputs, whole blocks of them."""
+def best_4bit_launch(outputs: int, inputs: int, block: int) -> GemvLaunch:
+    """The same of a weight of four bits that lies in blocks of so many inputs; `GemvLaunch.block` counts inputs, whole blocks of them."""
     tuned = TUNED_BITS.get((outputs, inputs))
     if tuned is not None and tuned.block >= block:
         return tuned
     blocks = triton.cdiv(inputs, block)
     many = max(4, min(BITS_AT_ONCE // block, blocks & -blocks))
-    return Launch(8 if outputs >= 4096 else 4, many * block, max(1, many * block // 1024))
+    return GemvLaunch(8 if outputs >= 4096 else 4, many * block, max(1, many * block // 1024))
 
 
-class TensorLaunch(NamedTuple):
+class TensorCoreGemvLaunch(NamedTuple):
     """Powers of 2. rows: outputs of a tile, 16 at least; warps: which split its inputs, 4 at least; full: programs a multiprocessor.
 
-    registers: as in `Launch`.
+    registers: as in `GemvLaunch`.
     """
 
     rows: int
@@ -166,16 +166,16 @@ def divisor(steps, depth):
     return next((count for count in range(depth, 1, -1) if steps % count == 0), 0)
 
 
-def best_tensor_launch(inputs: int) -> TensorLaunch:
+def best_tensor_core_launch(inputs: int) -> TensorCoreGemvLaunch:
     """Of a weight of four bits that the tensor cores multiply, measured on an H100 and an H200 in chains of layers of Llama-3.1-8B's and 70B's shape."""
     if inputs < 2048:
-        return TensorLaunch(16, 4, 3)
-    return TensorLaunch(32 if inputs < 8192 else 16, 8, 2)  # of many inputs x takes the room that as deep a ring of more outputs would need
+        return TensorCoreGemvLaunch(16, 4, 3)
+    return TensorCoreGemvLaunch(32 if inputs < 8192 else 16, 8, 2)  # of many inputs x takes the room that as deep a ring of more outputs would need
 
 
 @cache
 def has_room(device: torch.device) -> bool:
-    """Whether a program finds the shared memory that `TensorLaunch`es were cut for (Hopper and later cards for servers)."""
+    """Whether a program finds the shared memory that `TensorCoreGemvLaunch`es were cut for (Hopper and later cards for servers)."""
     if device.type != "cuda":
         return False
     index = torch.cuda.current_device() if device.index is None else device.index

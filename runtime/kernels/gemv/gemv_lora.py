@@ -1,7 +1,7 @@
 """What an adapter adds to the products of one row, y += B (scale * A norm(x)): a small kernel in front of each product finds scale * A norm(x), and the
 product's own kernel adds B's part to its sums before they are activated, turned, added to the residual or rounded.
 
-Which adapter the row has is found once a step (`place`), so that a CUDA graph fits them all. As the kernels of `one_row` have their weights under way
+Which adapter the row has is found once a step (`place`), so that a CUDA graph fits them all. As the kernels of `gemv` have their weights under way
 before the kernels in front have ended, so have these A and B: slots and places do not change during a step. A program has one row of A and the whole
 of x: there are no parts to be added up, and a row's bits depend on nothing else.
 
@@ -20,10 +20,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..step.adapter_blocks import Blocks
-from .adapters import GRAIN, Pairs, Product
-from .ahead import entry
-from .overlap import launched, overlaps
+from ...step.adapter_blocks import AdapterRowBlocks
+from ..adapters.lora_sgmv import GRAIN, LoraSlots, LoraProduct
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched, overlaps
 
 ON = os.environ.get("SGL_LONE_ADAPTERS") != "0"
 MOST_RANK, MOST_PIECES = 128, 3
@@ -32,7 +32,7 @@ BLOCK, AHEAD = 4096, 4  # inputs that a program reads at once, and how many such
 
 
 @dataclass(frozen=True, slots=True)
-class RowPair:
+class GemvLora:
     """What is added to a product of the row. h: float32 [pieces, width].  pairs: the memory where B lies.  places: int64 [most pieces, WORDS], of the product.
 
     second, third: the outputs with which pieces 1 and 2 begin.
@@ -45,7 +45,7 @@ class RowPair:
     third: int
 
 
-def told(pair: RowPair | None) -> dict[str, Any]:
+def describe(pair: GemvLora | None) -> dict[str, Any]:
     """The arguments of a product's kernel; None: it is as it was without adapters."""
     if pair is None:
         return {}
@@ -119,7 +119,7 @@ def can_add(most_rank: int) -> bool:
     return ON and 0 < most_rank <= MOST_RANK
 
 
-def placed(pairs: Pairs, rows: Blocks, shapes: Tensor) -> Tensor:
+def placed(pairs: LoraSlots, rows: AdapterRowBlocks, shapes: Tensor) -> Tensor:
     """`places` of `place`, of a step of one row. shapes: as there. What launches it reads nothing of it before a kernel in between has ended."""
     sites, most_pieces = pairs.scales.shape[1:]
     places = torch.zeros(sites, most_pieces, WORDS, dtype=torch.int64, device=shapes.device)
@@ -128,9 +128,9 @@ def placed(pairs: Pairs, rows: Blocks, shapes: Tensor) -> Tensor:
     return places
 
 
-def shrunk(
-    x: Tensor, norm_weight: Tensor | None, eps: float, product: Product, borders: tuple[int, int], pairs: Pairs, places: Tensor
-) -> RowPair:  # fmt: skip
+def lora_shrink(
+    x: Tensor, norm_weight: Tensor | None, eps: float, product: LoraProduct, borders: tuple[int, int], pairs: LoraSlots, places: Tensor
+) -> GemvLora:  # fmt: skip
     """Of x [1, inputs]; norm_weight: None for no norm.  borders: see `borders_of`.  places: of `placed`."""
     width, size = triton.next_power_of_2(pairs.most_rank), product.inputs
     h, own = torch.empty(product.pieces, width, dtype=torch.float32, device=x.device), places[product.site]
@@ -140,7 +140,7 @@ def shrunk(
         GRAIN=GRAIN if size % GRAIN == 0 else 1, NORMED=norm_weight is not None, num_warps=4 if size <= BLOCK else 8,
         **launched(overlaps(x.device)),
     )  # fmt: skip
-    return RowPair(h, pairs.memory, own, *borders)
+    return GemvLora(h, pairs.memory, own, *borders)
 
 
 def borders_of(runs: list[tuple[int, int, int]], outputs: int) -> tuple[int, int] | None:

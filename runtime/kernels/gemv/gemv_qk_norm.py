@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
-from .heads import HeadWeights
-from .one_row import best_for, planned
-from .one_row_adapted import RowPair, told
-from .one_row_kernels import begin_adapted, products, rotated_and_stored, turn_and_place, values_at
-from .one_row_launch import Launch
+from ..launch.compile_ahead import entry
+from ..attention.qk_norm_rope_store import QkNormWeights
+from .gemv import best_for, plan_gemv
+from .gemv_lora import GemvLora, describe
+from .gemv_kernels import begin_adapted, products, rotated_and_stored, turn_and_place, values_at
+from .gemv_launch import GemvLaunch
 
 
 @entry
@@ -27,7 +27,7 @@ def normed_heads(
     BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
     h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
 ):  # fmt: skip
-    """See `one_row_kernels.heads`. head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also behind it."""
+    """See `gemv_kernels.heads`. head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also behind it."""
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF
@@ -64,25 +64,25 @@ def normed_heads(
             rotated_and_stored(a, b, head, whole, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
 
 
-def suits(norm: HeadWeights) -> bool:
+def supports(norm: QkNormWeights) -> bool:
     """Whether it is a norm that the kernel knows: RMS norms of each head by itself, before the rotation."""
     return norm.counters is not None and not (norm.layer or norm.whole or norm.after) and norm.bias is None
 
 
-def qkv_norm_rotate_store(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, query_heads: int, kv_heads: int, norm: HeadWeights,
+def qkv_norm_rope_store(
+    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, query_heads: int, kv_heads: int, norm: QkNormWeights,
     angles_table: Tensor, positions: Tensor, slots: Tensor, k_pool: Tensor, v_pool: Tensor, k_scale: float = 1.0, v_scale: float = 1.0,
-    launch: Launch | None = None, weight_scale: Tensor | None = None, pair: RowPair | None = None,
+    launch: GemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None,
 ) -> Tensor:  # fmt: skip
-    """`one_row.qkv_rotate_store` with a norm of queries and keys for which `suits`; what stands between is not rounded."""
+    """`gemv.qkv_rope_store` with a norm of queries and keys for which `supports`; what stands between is not rounded."""
     dim = k_pool.shape[-1]
     q, raw = x.new_empty(1, query_heads, dim), x.new_empty(query_heads + kv_heads, dim, dtype=torch.float32)
     cut = launch or best_for(weight)
-    plan = planned(weight, weight_scale, cut, dim // 2)
+    plan = plan_gemv(weight, weight_scale, cut, dim // 2)
     normed_heads[plan.grid](
         x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, norm.weight, raw, norm.counters,
         angles_table, positions, slots, q, k_pool, v_pool, eps, norm.eps, k_scale, v_scale,
         QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2, HALF_BLOCK=triton.next_power_of_2(dim // 2),
-        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **told(pair),
+        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **describe(pair),
     )  # fmt: skip
     return q

@@ -1,4 +1,4 @@
-"""Gluon kernels that multiply one row with a weight of four bits a number by the tensor cores; see `one_row_kernels` for what stands
+"""Gluon kernels that multiply one row with a weight of four bits a number by the tensor cores; see `gemv_kernels` for what stands
 around the products.
 
 A weight is read as it lies: sixteen bytes that a thread reads are what tensor cores want of it, two half bytes of a word of 32 bits at a
@@ -17,10 +17,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .one_row_kernels import rotated_and_stored, turn_and_place
-from .one_row_launch import divisor, steps_of, tiles_of
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from .gemv_kernels import rotated_and_stored, turn_and_place
+from .gemv_launch import divisor, steps_of, tiles_of
 
 copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as older Tritons call it
 WORDS = gl.constexpr(32)  # of a block of 128 inputs, a quarter of them in each half byte
@@ -347,7 +347,7 @@ def heads(
     WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
     BIASED: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
-    """Queries, keys and values, rotated and written to their place, see `one_row_kernels.heads`; grid (PROGRAMS,)."""
+    """Queries, keys and values, rotated and written to their place, see `gemv_kernels.heads`; grid (PROGRAMS,)."""
     PAIRS: gl.constexpr = ROWS // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
     places = _begin(words, meta, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)

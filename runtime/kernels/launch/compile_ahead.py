@@ -20,7 +20,7 @@ def entry(kernel: Any) -> Any:
     launch = kernel.run
 
     def run(*args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        jobs: Jobs | None = getattr(_here, "jobs", None)
+        jobs: CompileJobs | None = getattr(_here, "jobs", None)
         if jobs is None:
             return launch(*args, grid=grid, warmup=warmup, **options)
         return jobs.add(launch, args, options)
@@ -29,7 +29,7 @@ def entry(kernel: Any) -> Any:
     return kernel
 
 
-class Jobs:
+class CompileJobs:
     """Kernels that are being compiled, each kind of launch once."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
@@ -59,7 +59,7 @@ class Jobs:
 
 
 @contextmanager
-def compiling(jobs: Jobs) -> Iterator[None]:
+def compiling(jobs: CompileJobs) -> Iterator[None]:
     """Within, the kernels that this thread launches are compiled by `jobs` and do not run: what they would write is undefined."""
     _here.jobs = jobs
     try:
@@ -73,18 +73,18 @@ def is_compiling() -> bool:
     return getattr(_here, "jobs", None) is not None
 
 
-def waited() -> float:
+def seconds_waited() -> float:
     """Seconds that this thread has spent compiling kernels, or loading them from Triton's cache."""
     return getattr(_here, "waited", 0.0)
 
 
-def compiled() -> int:
+def kernels_compiled() -> int:
     """Kernels that this process has compiled, or loaded from Triton's cache, since it listens."""
     return len(_all_threads)
 
 
 def listen() -> None:
-    """Begin to count for `waited`, beside whoever listens to Triton already."""
+    """Begin to count for `seconds_waited`, beside whoever listens to Triton already."""
     from triton import knobs
 
     if getattr(knobs.compilation.listener, "counts", False):
@@ -93,7 +93,7 @@ def listen() -> None:
 
     def told(**about: Any) -> None:
         _all_threads.append(None)
-        _here.waited = waited() + about["times"].total / 1e6  # microseconds
+        _here.waited = seconds_waited() + about["times"].total / 1e6  # microseconds
         if before is not None:
             before(**about)
 

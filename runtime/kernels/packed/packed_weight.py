@@ -14,7 +14,7 @@ ABOVE = {torch.bfloat16: 128, torch.float16: 1024}  # what a code is put on top 
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedWeight:
     """A weight [out, in] for activations in `dtype`: w = (v * scale + shift) * outer, v a stored code less its group's zero.
 
     words: int16 [blocks, out, words of a block], word j of a block holds its inputs j, j + words, j + 2 words, j + 3 words, low

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import torch
 
-from .few_bits_assembly import text
-from .few_bits_packed import BYTES, NIBBLES, Packed
+from .unpack_ptx import text
+from .packed_weight import BYTES, NIBBLES, PackedWeight
 
 
-def texts_of(weight: Packed) -> str:
+def texts_of(weight: PackedWeight) -> str:
     """Of each half byte of a word, or of both bytes, "#" between them."""
     return "#".join(_texts(weight))
 
 
-def _texts(weight: Packed) -> Iterator[str]:
+def _texts(weight: PackedWeight) -> Iterator[str]:
     if weight.form == BYTES:
         yield from ((_signed if weight.words.dtype == torch.int8 else _small_float)(at) for at in range(2))
     elif weight.form == NIBBLES:

@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 
-from .few_bits_packed import BYTES, Packed
+from .packed_weight import BYTES, PackedWeight
 
 TYPES = {torch.bfloat16: "bf16x2", torch.float16: "f16x2"}
 ONE = {torch.bfloat16: 0x3F80, torch.float16: 0x3C00}
@@ -23,7 +23,7 @@ PLACE = {torch.bfloat16: 6, torch.float16: 9}  # of the lowest bit of a mantissa
 NONE = 0x8000  # -0, which a sum leaves as it is
 
 
-def texts(weight: Packed) -> dict[str, str]:
+def texts(weight: PackedWeight) -> dict[str, str]:
     """TEXT0 to TEXT3 of the kernels: of the half bytes of its words; of bytes all are the same."""
     if weight.form == BYTES:
         return dict.fromkeys(("TEXT0", "TEXT1", "TEXT2", "TEXT3"), text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn))
@@ -32,7 +32,7 @@ def texts(weight: Packed) -> dict[str, str]:
 
 @cache
 def text(kind: str, dtype: torch.dtype, at: int, zero: int, table: tuple[float, ...] = ()) -> str:
-    """Of half byte `at`, 0 to 3; kind: of a `Packed` weight; zero: what is taken from every code; table: what 16 codes stand for."""
+    """Of half byte `at`, 0 to 3; kind: of a `PackedWeight` weight; zero: what is taken from every code; table: what 16 codes stand for."""
     lines = [".reg .b32 word, sign, number;", *_numbers(kind, dtype, at, zero, table)]
     scale, shift = ("$2" if kind.endswith("scaled") or kind == "shifted" else None), "$3" if kind == "shifted" else _twice(NONE)
     if scale is None:

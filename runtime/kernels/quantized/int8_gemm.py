@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .matmul import matmul
-from .quantize import quantize_rows
+from ..batch_invariant_matmul import matmul
+from .quantize_activations import quantize_rows
 
 
 def product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:

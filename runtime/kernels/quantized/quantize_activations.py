@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..layers.float8 import FP8, LARGEST, SMALLEST_PEAK
-from .ahead import entry
+from ...layers.float8_reference import FP8, LARGEST, SMALLEST_PEAK
+from ..launch.compile_ahead import entry
 
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: beside it a float32 keeps no fractions, and rounds to even
 TOPS = {FP8: LARGEST, torch.int8: 127.0}

@@ -9,23 +9,23 @@ import torch
 import triton
 from torch import Tensor
 
-from . import few_bits_kernels as kernels
-from . import few_rows_tensor, many_rows_tensor
-from .few_bits_assembly import texts
-from .few_bits_packed import ABOVE, MOST_TILES, Packed
-from .few_rows_parts import PartsTile, Readied
-from .few_rows_tensor import FewRowsTile
-from .many_rows_tensor import ManyRowsTile
-from .matmul import processors
-from .overlap import launched
+from . import quantized_gemm_kernels as kernels
+from . import skinny_gemm, wgmma_gemm
+from ..packed.unpack_ptx import texts
+from ..packed.packed_weight import ABOVE, MOST_TILES, PackedWeight
+from .split_k_gemm import SplitKTile, NormedInput
+from .skinny_gemm import SkinnyGemmTile
+from .wgmma_gemm import WgmmaTile
+from ..batch_invariant_matmul import processors
+from ..launch.programmatic_launch import launched
 
-RESTORED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
-RESTORED_PART = 2**27  # numbers of it at a time: smaller parts make products whose tiles come out less even
+DEQUANTIZED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
+DEQUANTIZED_PART = 2**27  # numbers of it at a time: smaller parts make products whose tiles come out less even
 FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the number of rows
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class QuantizedGemmTile:
     """outputs x rows of the result a program, its inputs split in so many; stages: loads in flight.
 
     apart: quarters of a block are summed by themselves; their sum is another number than one after the other.
@@ -39,7 +39,7 @@ class Tile:
     apart: bool = False
 
 
-def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.device) -> Tile:
+def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.device) -> QuantizedGemmTile:
     """Measured on an H200. Programs for so many multiprocessors, as long as each has some blocks of inputs."""
     full = FEW if rows <= 32 else SOME if rows <= 64 else ONCE
     many = processors(device) * full
@@ -47,26 +47,26 @@ def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.dev
     lanes, count = 128 if wide else 64, next((count for count in (16, 32, 64) if rows <= count), 128)
     tiles = triton.cdiv(outputs, lanes) * max(1, triton.cdiv(rows, count))
     split = max(1, min(triton.cdiv(inputs, block) // 4, round(many / tiles)))
-    return Tile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4, apart=rows <= 64)
+    return QuantizedGemmTile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4, apart=rows <= 64)
 
 
-def fitted(tile: Tile, rows: int) -> Tile:
+def fitted(tile: QuantizedGemmTile, rows: int) -> QuantizedGemmTile:
     """For so many rows, with sums in the same order."""
     count = next((count for count in (16, 32, 64) if rows <= count), 128)
     return replace(tile, rows=count, warps=8 if count == 128 else 4, apart=False)
 
 
 def matmul(
-    x: Tensor | Readied, weight: Packed, bias: Tensor | None = None, *, added_to: Tensor | None = None, ready: tuple[Tensor, float] | None = None,
-    name: str = "", tile: Tile | FewRowsTile | PartsTile | ManyRowsTile | None = None, overlap: bool = False,
-) -> Tensor | Readied:  # fmt: skip
+    x: Tensor | NormedInput, weight: PackedWeight, bias: Tensor | None = None, *, added_to: Tensor | None = None, ready: tuple[Tensor, float] | None = None,
+    name: str = "", tile: QuantizedGemmTile | SkinnyGemmTile | SplitKTile | WgmmaTile | None = None, overlap: bool = False,
+) -> Tensor | NormedInput:  # fmt: skip
     """x [T, in] @ W^T + bias [out] -> [T, out] in x's dtype.
 
     added_to: [T, out], written into and given back.  ready: weight and eps of the norm behind the product: gives what it is of.
     name: of an activation; W holds gate above up, and activation(gate) * up is given, [T, out / 2].
     overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
-    readied, x = (x, x.y) if isinstance(x, Readied) else (None, x)
+    readied, x = (x, x.y) if isinstance(x, NormedInput) else (None, x)
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -74,18 +74,18 @@ def matmul(
     if x.dtype != weight.dtype:
         raise TypeError(f"the weight was packed for {weight.dtype}, x is {x.dtype}")
     y = added_to if added_to is not None else x.new_empty(rows, outputs // 2 if name else outputs)
-    if isinstance(tile, ManyRowsTile) or (tile is None and many_rows_tensor.suits(x, weight, bool(name))):
+    if isinstance(tile, WgmmaTile) or (tile is None and wgmma_gemm.supports(x, weight, bool(name))):
         squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
-        after, left = many_rows_tensor.matmul(
+        after, left = wgmma_gemm.matmul(
             x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
         )
-        return Readied(after, left, ready[1]) if ready else y
-    if isinstance(tile, FewRowsTile | PartsTile) or (tile is None and few_rows_tensor.suits(x, weight)):
+        return NormedInput(after, left, ready[1]) if ready else y
+    if isinstance(tile, SkinnyGemmTile | SplitKTile) or (tile is None and skinny_gemm.supports(x, weight)):
         squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
-        after, left = few_rows_tensor.matmul(
+        after, left = skinny_gemm.matmul(
             x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
         )
-        return Readied(after, left, ready[1]) if ready else y
+        return NormedInput(after, left, ready[1]) if ready else y
     tile = tile or tile_for(rows, outputs, inputs, weight.block, x.device)
     wide = tile.outputs // 2 if name else tile.outputs
     row_tiles, output_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(y.shape[1], wide)
@@ -98,62 +98,62 @@ def matmul(
     after = torch.empty_like(y) if ready else y
     if rows:
         kernels.multiply[(tiles, tile.split)](
-            x, *parts_of(weight), x if bias is None else bias, x if readied is None else readied.squares, y,
+            x, *kernel_tensors(weight), x if bias is None else bias, x if readied is None else readied.squares, y,
             ready[0] if ready else x, after, squares, partial, weight.counters, rows, outputs, inputs, x.stride(0), y.stride(0),
             readied.eps if readied else 0.0, **constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
             TILES=len(readied.squares) if readied else 1, ADDED=added_to is not None, READY=ready is not None, NAME=name,
             OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, APART=tile.apart, num_warps=tile.warps, num_stages=tile.stages,
             **launched(overlap),
         )  # fmt: skip
-    return Readied(after, squares, ready[1]) if ready else y
+    return NormedInput(after, squares, ready[1]) if ready else y
 
 
-def product(x: Tensor, weight: Packed, bias: Tensor | None = None, tile: Tile | ManyRowsTile | None = None, *, name: str = "") -> Tensor:
+def product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, tile: QuantizedGemmTile | WgmmaTile | None = None, *, name: str = "") -> Tensor:
     """`matmul` of what is a tensor, into another."""
     y = matmul(x, weight, bias, tile=tile, name=name)
     assert isinstance(y, Tensor)
     return y
 
 
-def restores(rows: int, weight: Packed) -> bool:
+def dequantizes_first(rows: int, weight: PackedWeight) -> bool:
     """Whether so many rows are multiplied by parts of the weight that are restored before."""
-    return rows > many_rows_tensor.MOST_ROWS if many_rows_tensor.takes(weight) else rows >= RESTORED_ROWS
+    return rows > wgmma_gemm.MOST_ROWS if wgmma_gemm.supports_weight(weight) else rows >= DEQUANTIZED_ROWS
 
 
-def gates(x: Tensor, weight: Packed) -> bool:
+def fuses_gate(x: Tensor, weight: PackedWeight) -> bool:
     """Whether `matmul` applies an activation to so many rows in its product, and not slower than apart."""
-    return many_rows_tensor.suits(x, weight, gated=True)
+    return wgmma_gemm.supports(x, weight, gated=True)
 
 
-def restored(weight: Packed, rows: slice) -> Tensor:
+def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
     """These outputs of the weight [some, in] in its dtype, columns as they are stored."""
     first, last, _ = rows.indices(weight.outputs)
     out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
     grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
     kernels.restore[grid](
-        *parts_of(weight), out, first, last, weight.outputs, weight.inputs, **constants(weight, out.is_cuda), OUTPUTS=64
+        *kernel_tensors(weight), out, first, last, weight.outputs, weight.inputs, **constants(weight, out.is_cuda), OUTPUTS=64
     )
     return out
 
 
-def multiply_restored(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
+def multiply_dequantized(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """The same product by the library's, of parts of the weight that are restored before: for many rows."""
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     y = x.new_empty(x.shape[0], weight.outputs)
-    step = max(64, RESTORED_PART // weight.inputs // 64 * 64)
+    step = max(64, DEQUANTIZED_PART // weight.inputs // 64 * 64)
     for start in range(0, weight.outputs, step):
-        part = restored(weight, slice(start, start + step))
+        part = dequantized(weight, slice(start, start + step))
         torch.mm(x, part.t(), out=y[:, start : start + step])
     return y if bias is None else y.add_(bias)
 
 
-def parts_of(weight: Packed) -> tuple[Tensor, Tensor, Tensor]:
+def kernel_tensors(weight: PackedWeight) -> tuple[Tensor, Tensor, Tensor]:
     none = weight.words
     return none, none if weight.meta is None else weight.meta, none if weight.outer is None else weight.outer
 
 
-def constants(weight: Packed, compiled: bool) -> dict[str, Any]:
+def constants(weight: PackedWeight, compiled: bool) -> dict[str, Any]:
     return {
         "FORM": weight.form, "WORDS": weight.block // 4, "GROUP": weight.group, "KIND": weight.kind, "OUTER": weight.outer is not None,
         "ZERO": weight.table if weight.table else weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
@@ -161,4 +161,4 @@ def constants(weight: Packed, compiled: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-__all__ = ["RESTORED_ROWS", "Packed", "Readied", "Tile", "fitted", "gates", "matmul", "multiply_restored", "product", "restored", "restores", "tile_for"]
+__all__ = ["DEQUANTIZED_ROWS", "PackedWeight", "NormedInput", "QuantizedGemmTile", "fitted", "fuses_gate", "matmul", "multiply_dequantized", "product", "dequantized", "dequantizes_first", "tile_for"]

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
 
 BYTES = tl.constexpr(2)  # a form, see few_bits_packed
 AHEAD = tl.constexpr(32)  # blocks

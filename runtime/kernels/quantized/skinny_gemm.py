@@ -1,4 +1,4 @@
-"""Products of 2 to 64 rows by the tensor cores: up to 16 by few_rows_parts, more with weights of four bits by few_rows_tensor_kernels."""
+"""Products of 2 to 64 rows by the tensor cores: up to 16 by split_k_gemm, more with weights of four bits by few_rows_tensor_kernels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 import triton
 from torch import Tensor
 
-from . import few_rows_parts
-from . import few_rows_tensor_kernels as kernels
-from .few_bits_packed import ABOVE, NIBBLES, Packed
-from .few_rows_parts import PartsTile
-from .matmul import processors
-from .one_row_launch import SHARED, has_room, tiles_of
-from .overlap import launched
+from . import split_k_gemm
+from . import skinny_gemm_kernels as kernels
+from ..packed.packed_weight import ABOVE, NIBBLES, PackedWeight
+from .split_k_gemm import SplitKTile
+from ..batch_invariant_matmul import processors
+from ..gemv.gemv_launch import SHARED, has_room, tiles_of
+from ..launch.programmatic_launch import launched
 
 MOST_ROWS = 64
 BLOCK = 128  # inputs
@@ -23,7 +23,7 @@ DEEPEST = 8  # steps under way
 WIDE, DEEP = 8192, 8192  # outputs, inputs
 
 
-class FewRowsTile(NamedTuple):
+class SkinnyGemmTile(NamedTuple):
     """Powers of 2. outputs: of a program, 16 at least for each of `side` warps; split: parts of the inputs; full: programs a multiprocessor."""
 
     outputs: int
@@ -38,7 +38,7 @@ class FewRowsTile(NamedTuple):
         return min(DEEPEST, left // step)
 
 
-TUNED: dict[tuple[int, int, int], FewRowsTile] = {(64, 6144, 4096): FewRowsTile(64, 2, 4, 1)}  # by rows (32, 64), outputs, inputs; measured on an H200
+TUNED: dict[tuple[int, int, int], SkinnyGemmTile] = {(64, 6144, 4096): SkinnyGemmTile(64, 2, 4, 1)}  # by rows (32, 64), outputs, inputs; measured on an H200
 
 
 def columns(rows: int) -> int:
@@ -46,48 +46,48 @@ def columns(rows: int) -> int:
     return next(count for count in (8, 16, 32, 64) if rows <= count)
 
 
-def tile_for(rows: int, outputs: int, inputs: int) -> FewRowsTile:
+def tile_for(rows: int, outputs: int, inputs: int) -> SkinnyGemmTile:
     """As measured, or what was best at most sizes."""
     count = columns(rows)
     if tuned := TUNED.get((count, outputs, inputs)):
         return tuned
     if count > 32 or outputs <= 4096:
-        return FewRowsTile(32, 2, 2, 2 if count > 32 else 3)
-    return FewRowsTile(128, 1, 4, 2) if outputs > WIDE else FewRowsTile(64, 2, 2, 2)
+        return SkinnyGemmTile(32, 2, 2, 2 if count > 32 else 3)
+    return SkinnyGemmTile(128, 1, 4, 2) if outputs > WIDE else SkinnyGemmTile(64, 2, 2, 2)
 
 
-def takes(weight: Packed) -> bool:
+def supports_weight(weight: PackedWeight) -> bool:
     """Whether `matmul` takes the weight with more rows: whole numbers of four bits in groups, for bfloat16, on a GPU with the room."""
     known = weight.form == NIBBLES and weight.kind in KINDS and weight.block == BLOCK and weight.dtype == torch.bfloat16
     return known and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
 
 
-def most_rows(weight: Packed) -> int:
+def most_rows(weight: PackedWeight) -> int:
     """With more, few_bits_kernels are faster; 0: always."""
     if weight.inputs > DEEP:
         return 0
     return 32 if weight.outputs > WIDE else MOST_ROWS
 
 
-def rows_taken(weight: Packed) -> int:
+def rows_taken(weight: PackedWeight) -> int:
     """Up to how many rows `matmul` is to be used; 0: not at all."""
-    return max(few_rows_parts.MOST_ROWS if few_rows_parts.takes(weight) else 0, most_rows(weight) if takes(weight) else 0)
+    return max(split_k_gemm.MOST_ROWS if split_k_gemm.supports_weight(weight) else 0, most_rows(weight) if supports_weight(weight) else 0)
 
 
-def suits(x: Tensor, weight: Packed) -> bool:
+def supports(x: Tensor, weight: PackedWeight) -> bool:
     """Whether `matmul` is to be used: x's rows lie at multiples of 32 bytes."""
     return 0 < x.shape[0] <= MOST_ROWS and x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0 and x.shape[0] <= rows_taken(weight)
 
 
 def matmul(
-    x: Tensor, weight: Packed, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
-    name: str, overlap: bool, tile: FewRowsTile | PartsTile | None = None,
+    x: Tensor, weight: PackedWeight, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
+    name: str, overlap: bool, tile: SkinnyGemmTile | SplitKTile | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each program's outputs, or what is not of use."""
-    if tile is None and x.shape[0] <= few_rows_parts.MOST_ROWS and few_rows_parts.takes(weight):
-        tile = few_rows_parts.tile_for(x.shape[0], weight)
-    if isinstance(tile, PartsTile):
-        return few_rows_parts.matmul(x, weight, y, bias, squares, eps, added=added, ready=ready, name=name, overlap=overlap, tile=tile)
+    if tile is None and x.shape[0] <= split_k_gemm.MOST_ROWS and split_k_gemm.supports_weight(weight):
+        tile = split_k_gemm.tile_for(x.shape[0], weight)
+    if isinstance(tile, SplitKTile):
+        return split_k_gemm.matmul(x, weight, y, bias, squares, eps, added=added, ready=ready, name=name, overlap=overlap, tile=tile)
     rows, outputs = x.shape[0], weight.outputs
     tile = tile or tile_for(rows, outputs, weight.inputs)
     count, half = columns(rows), outputs // 2 if name else 0
@@ -108,4 +108,4 @@ def matmul(
     return after, left
 
 
-__all__ = ["MOST_ROWS", "FewRowsTile", "columns", "matmul", "most_rows", "rows_taken", "suits", "takes", "tile_for"]
+__all__ = ["MOST_ROWS", "SkinnyGemmTile", "columns", "matmul", "most_rows", "rows_taken", "supports", "supports_weight", "tile_for"]

@@ -1,4 +1,4 @@
-"""A Gluon kernel that multiplies 2 to 64 rows with a weight of four bits a number by the tensor cores; see `one_row_tensor_kernels`.
+"""A Gluon kernel that multiplies 2 to 64 rows with a weight of four bits a number by the tensor cores; see `gemv_tensor_core_kernels`.
 
 The weight is the left operand, as it lies; the rows are the columns of the right one. Warps share the outputs of a program and split its
 inputs, so that a program has whole sums and no other has to add to them. Words, scales and x come through one ring of shared memory,
@@ -14,10 +14,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .one_row_launch import tiles_of
-from .one_row_tensor_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from ..gemv.gemv_launch import tiles_of
+from ..gemv.gemv_tensor_core_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
 
 BLOCK = gl.constexpr(128)  # inputs
 
@@ -182,7 +182,7 @@ def multiply(
     TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr, RING: gl.constexpr, PROGRAMS: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):  # fmt: skip
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `few_bits_kernels.multiply` for what may stand around it; grid (PROGRAMS,)."""
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around it; grid (PROGRAMS,)."""
     HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
     STEPS: gl.constexpr = _steps(INPUTS, SPLIT)
     WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE

@@ -9,13 +9,13 @@ import torch
 import triton
 from torch import Tensor
 
-from . import few_rows_parts_kernels as kernels
-from .few_bits_packed import BYTES, Packed
-from .few_rows_assembly import texts_of
-from .few_rows_parts_kernels import block_of, steps_of
-from .matmul import processors
-from .one_row_launch import SHARED, has_room, tiles_of
-from .overlap import launched
+from . import split_k_gemm_kernels as kernels
+from ..packed.packed_weight import BYTES, PackedWeight
+from ..packed.unpack_bf16_ptx import texts_of
+from .split_k_gemm_kernels import block_of, steps_of
+from ..batch_invariant_matmul import processors
+from ..gemv.gemv_launch import SHARED, has_room, tiles_of
+from ..launch.programmatic_launch import launched
 
 MOST_ROWS = 16  # of 17 to 32 few_rows_tensor_kernels are faster
 FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
@@ -24,7 +24,7 @@ WARPS = 16  # of a multiprocessor, that have as many words under way as the memo
 FINISH, TURN = 1500.0, 150.0  # nanoseconds: sums of slices added up, and those of warps
 
 
-class Readied(NamedTuple):
+class NormedInput(NamedTuple):
     """x [T, in] times a norm's weight, still to be divided by the root of its mean square.
 
     squares: float32 [parts, T], which add up to the sum of the squares of each row; eps: the norm's.
@@ -35,8 +35,8 @@ class Readied(NamedTuple):
     eps: float
 
 
-class Heads(NamedTuple):
-    """What becomes of outputs that are heads: see `heads.rotate_and_store`, all arguments of which are given."""
+class QkvStoreArguments(NamedTuple):
+    """What becomes of outputs that are heads: see `heads.norm_rope_store`, all arguments of which are given."""
 
     queries: int
     keys: int
@@ -53,7 +53,7 @@ class Heads(NamedTuple):
         return self.k_pool.shape[-1]
 
 
-class PartsTile(NamedTuple):
+class SplitKTile(NamedTuple):
     """Powers of 2 but `full`. outputs: of a program at a time; split: parts of its inputs; side: warps along the outputs, 16 or more each;
     slices: of the inputs, each of programs of its own; full: programs a multiprocessor; ahead: blocks of a warp under way;
     waits: 2: a program begins when half of its x is there.
@@ -91,21 +91,21 @@ class PartsTile(NamedTuple):
 
 
 CUTS = [
-    PartsTile(outputs, split, side, slices, full, 1 if outputs // side == 32 else 2)
+    SplitKTile(outputs, split, side, slices, full, 1 if outputs // side == 32 else 2)
     for outputs, split, side, full in ((32, 4, 2, 2), (64, 4, 2, 2), (64, 2, 4, 2), (128, 2, 4, 2), (32, 8, 2, 1), (64, 4, 4, 1), (32, 16, 1, 1), (128, 4, 4, 1))
     for slices in (1, 2, 4, 7, 8, 14, 16, 32)
 ]  # fmt: skip
-SMALLEST = PartsTile(16, 8, 1, 64, 2)
-TUNED: dict[tuple[int, int, bool], PartsTile] = {  # by outputs, inputs, and whether it is of bytes; measured on an H100 at 16 rows, float8 of the bytes
-    (28672, 4096, False): PartsTile(64, 4, 4, 1, 1),
-    (4096, 14336, False): PartsTile(128, 4, 4, 4, 1, 1),
-    (6144, 4096, False): PartsTile(32, 4, 2, 4, 2, waits=2),
-    (4096, 4096, False): PartsTile(64, 4, 2, 4, 2, 1),
-    (28672, 4096, True): PartsTile(32, 8, 2, 1, 1),
-    (4096, 14336, True): PartsTile(128, 4, 4, 8, 1, 1),
-    (6144, 4096, True): PartsTile(64, 4, 4, 4, 1, waits=2),
-    (4096, 4096, True): PartsTile(128, 4, 4, 4, 1, waits=2),
-    (128256, 4096, True): PartsTile(32, 8, 2, 1, 1),
+SMALLEST = SplitKTile(16, 8, 1, 64, 2)
+TUNED: dict[tuple[int, int, bool], SplitKTile] = {  # by outputs, inputs, and whether it is of bytes; measured on an H100 at 16 rows, float8 of the bytes
+    (28672, 4096, False): SplitKTile(64, 4, 4, 1, 1),
+    (4096, 14336, False): SplitKTile(128, 4, 4, 4, 1, 1),
+    (6144, 4096, False): SplitKTile(32, 4, 2, 4, 2, waits=2),
+    (4096, 4096, False): SplitKTile(64, 4, 2, 4, 2, 1),
+    (28672, 4096, True): SplitKTile(32, 8, 2, 1, 1),
+    (4096, 14336, True): SplitKTile(128, 4, 4, 8, 1, 1),
+    (6144, 4096, True): SplitKTile(64, 4, 4, 4, 1, waits=2),
+    (4096, 4096, True): SplitKTile(128, 4, 4, 4, 1, waits=2),
+    (128256, 4096, True): SplitKTile(32, 8, 2, 1, 1),
 }
 
 
@@ -114,14 +114,14 @@ def columns(rows: int) -> int:
     return next(count for count in (8, 16, 32) if rows <= count)
 
 
-def tile_for(rows: int, weight: Packed, dim: int = 0) -> PartsTile:
+def tile_for(rows: int, weight: PackedWeight, dim: int = 0) -> SplitKTile:
     """What is expected to take the least time. dim: of heads, if the outputs are these."""
     count, form = columns(rows), FORMS[weight.words.dtype]
     return _best(count, weight.outputs, weight.inputs, form, dim, processors(weight.words.device))
 
 
 @cache
-def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int) -> PartsTile:
+def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int) -> SplitKTile:
     """The tile of those that fit; half a tile of heads lies within half a head."""
     if (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
         return tuned
@@ -129,7 +129,7 @@ def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int)
     return min(fitting or [SMALLEST], key=lambda tile: tile.expected(count, outputs, inputs, form, dim // 2, many))
 
 
-def takes(weight: Packed) -> bool:
+def supports_weight(weight: PackedWeight) -> bool:
     """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, or bytes in steps of 64, for bfloat16, on a GPU with the room."""
     if weight.form == BYTES:
         whole = weight.inputs % block_of("bytes") == 0 and weight.outputs * weight.inputs < 2**32
@@ -139,15 +139,15 @@ def takes(weight: Packed) -> bool:
     return known and weight.dtype == torch.bfloat16 and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
 
 
-def suits(x: Tensor, weight: Packed) -> bool:
-    """Whether `qkv_rotate_store` takes them: x's rows lie at multiples of 32 bytes, its columns in the weight's order."""
+def supports(x: Tensor, weight: PackedWeight) -> bool:
+    """Whether `qkv_rope_store` takes them: x's rows lie at multiples of 32 bytes, its columns in the weight's order."""
     placed = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0 and x.stride(1) == 1
-    return placed and 0 < x.shape[0] <= MOST_ROWS and weight.order is None and takes(weight)
+    return placed and 0 < x.shape[0] <= MOST_ROWS and weight.order is None and supports_weight(weight)
 
 
 def matmul(
-    x: Tensor, weight: Packed, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
-    name: str, overlap: bool, tile: PartsTile, heads: Heads | None = None,
+    x: Tensor, weight: PackedWeight, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
+    name: str, overlap: bool, tile: SplitKTile, heads: QkvStoreArguments | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each program's outputs, or what is not of use."""
     rows, outputs, form = x.shape[0], weight.outputs, FORMS[weight.words.dtype]
@@ -173,13 +173,13 @@ def matmul(
     return after, left
 
 
-def qkv_rotate_store(x: Tensor | Readied, weight: Packed, bias: Tensor | None, heads: Heads, *, overlap: bool, tile: PartsTile | None = None) -> Tensor:
+def qkv_rope_store(x: Tensor | NormedInput, weight: PackedWeight, bias: Tensor | None, heads: QkvStoreArguments, *, overlap: bool, tile: SplitKTile | None = None) -> Tensor:
     """Queries of x [T, in], rotated: [T, queries, dim]; keys and values go to their slots."""
-    (x, squares, eps) = x if isinstance(x, Readied) else (x, None, 0.0)
+    (x, squares, eps) = x if isinstance(x, NormedInput) else (x, None, 0.0)
     q = x.new_empty(x.shape[0], heads.queries * heads.dim)
     tile = tile or tile_for(len(x), weight, heads.dim)
     matmul(x, weight, q, bias, squares, eps, added=False, ready=None, name="", overlap=overlap, tile=tile, heads=heads)
     return q.view(len(q), heads.queries, heads.dim)
 
 
-__all__ = ["MOST_ROWS", "Heads", "PartsTile", "Readied", "matmul", "qkv_rotate_store", "suits", "takes", "tile_for"]
+__all__ = ["MOST_ROWS", "QkvStoreArguments", "SplitKTile", "NormedInput", "matmul", "qkv_rope_store", "supports", "supports_weight", "tile_for"]

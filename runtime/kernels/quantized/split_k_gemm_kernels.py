@@ -16,10 +16,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .one_row_launch import tiles_of
-from .one_row_tensor_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from ..gemv.gemv_launch import tiles_of
+from ..gemv.gemv_tensor_core_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
 
 barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # as older Tritons call it
 
@@ -277,7 +277,7 @@ def _write_heads(
     total, tile, outer, bias, factor, y, angles, positions, slots, k_pool, v_pool, k_scale, v_scale, rows, y_stride, QUERIES: gl.constexpr,
     KEYS: gl.constexpr, HALF: gl.constexpr, OUTER: gl.constexpr, BIASED: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and values to their slots; see `heads.rotate_and_store`."""
+    """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and values to their slots; see `heads.norm_rope_store`."""
     PAIRS: gl.constexpr = TILE // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUT: gl.constexpr = _written(PAIRS, WARPS)
@@ -328,7 +328,7 @@ def multiply(
     TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr, SLICES: gl.constexpr, AHEAD: gl.constexpr,
     MOST_WAITS: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `few_bits_kernels.multiply` for what may stand around it; grid (PROGRAMS,).
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around it; grid (PROGRAMS,).
 
     DIM: not 0: the outputs are heads of so many, QUERIES, KEYS and as many of values; see `_write_heads`.
     Program p has slice p % SLICES and every PROGRAMS / SLICES-th tile from p / SLICES on.

@@ -9,12 +9,12 @@ import triton
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from . import many_rows_tensor_kernels as kernels
-from .few_bits_assembly import texts
-from .few_bits_packed import BYTES, NIBBLES, Packed
-from .matmul import capability, processors
-from .one_row_launch import SHARED
-from .overlap import launched
+from . import wgmma_gemm_kernels as kernels
+from ..packed.unpack_ptx import texts
+from ..packed.packed_weight import BYTES, NIBBLES, PackedWeight
+from ..batch_invariant_matmul import capability, processors
+from ..gemv.gemv_launch import SHARED
+from ..launch.programmatic_launch import launched
 
 LEAST_ROWS, MOST_ROWS = 33, 1024  # others are faster below, and were not compared above
 KINDS = ("plain", "scaled", "zeros, scaled")  # of whole numbers of four bits
@@ -24,7 +24,7 @@ REGISTERS = 65536  # of a multiprocessor
 SPARE = 2048  # bytes of shared memory for barriers and what stands around the ring
 
 
-class ManyRowsTile(NamedTuple):
+class WgmmaTile(NamedTuple):
     """Powers of 2. outputs x rows of the result a program, 64 outputs at least for each four warps; its inputs split in so many.
 
     full: programs that have room on a multiprocessor at a time. All programs run at the same time where inputs are split.
@@ -50,16 +50,16 @@ class ManyRowsTile(NamedTuple):
         return None if self.full == 1 else min(255, REGISTERS // (32 * self.warps * self.full) // 8 * 8)
 
 
-TUNED: dict[tuple[int, int, int], ManyRowsTile] = {  # by rows (64, 128, 256, 512, 1024), outputs, inputs; measured on an H100
-    (64, 4096, 4096): ManyRowsTile(64, 64, 4, 4, 2),
-    (128, 6144, 4096): ManyRowsTile(128, 128, 4, 8, 2),
-    (256, 6144, 4096): ManyRowsTile(128, 128),
-    (256, 4096, 4096): ManyRowsTile(128, 128, 2),
+TUNED: dict[tuple[int, int, int], WgmmaTile] = {  # by rows (64, 128, 256, 512, 1024), outputs, inputs; measured on an H100
+    (64, 4096, 4096): WgmmaTile(64, 64, 4, 4, 2),
+    (128, 6144, 4096): WgmmaTile(128, 128, 4, 8, 2),
+    (256, 6144, 4096): WgmmaTile(128, 128),
+    (256, 4096, 4096): WgmmaTile(128, 128, 2),
 }
 LEAST_BLOCKS = 8  # of a program
 
 
-def tile_for(rows: int, outputs: int, inputs: int, device: torch.device) -> ManyRowsTile:
+def tile_for(rows: int, outputs: int, inputs: int, device: torch.device) -> WgmmaTile:
     """As measured, or what was best at most sizes: as many programs as run at a time, as long as each has some blocks of inputs."""
     tuned = TUNED.get((width_of(rows), outputs, inputs))
     if tuned and (tuned.split == 1 or tuned.programs(rows, outputs) <= tuned.full * processors(device)):
@@ -68,34 +68,34 @@ def tile_for(rows: int, outputs: int, inputs: int, device: torch.device) -> Many
     tiles = triton.cdiv(outputs, 128) * triton.cdiv(rows, count)
     full = 2 if count == 64 or (count == 128 and tiles > processors(device)) else 1
     split = max(1, min(triton.cdiv(inputs, BLOCK) // LEAST_BLOCKS, full * processors(device) // tiles))
-    return ManyRowsTile(128, count, split, 8, full)
+    return WgmmaTile(128, count, split, 8, full)
 
 
 def width_of(rows: int) -> int:
     return next((count for count in (64, 128, 256, 512) if rows <= count), 1024)
 
 
-def fits(weight: Packed, gated: bool = False) -> bool:
+def supports_shape(weight: PackedWeight, gated: bool = False) -> bool:
     """Whether `matmul` takes the weight: blocks of 128 inputs, rows that the copy engine can bring, on Hopper."""
     known = weight.block == BLOCK and weight.inputs % QUARTER == 0 and weight.words.data_ptr() % 16 == 0
     return known and capability(weight.words.device)[0] == 9 and not (gated and weight.outputs % 16)
 
 
-def takes(weight: Packed, gated: bool = False) -> bool:
+def supports_weight(weight: PackedWeight, gated: bool = False) -> bool:
     """Whether `matmul` is used for the weight: of the forms whose products were compared on a GPU."""
     whole = weight.form == NIBBLES and weight.kind in KINDS
     known = whole or (weight.kind == "plain" and weight.words.dtype == torch.float8_e4m3fn)
-    return known and weight.dtype == torch.bfloat16 and fits(weight, gated)
+    return known and weight.dtype == torch.bfloat16 and supports_shape(weight, gated)
 
 
-def suits(x: Tensor, weight: Packed, gated: bool) -> bool:
+def supports(x: Tensor, weight: PackedWeight, gated: bool) -> bool:
     """Whether `matmul` is to be used: x's rows lie at multiples of 16 bytes."""
-    return LEAST_ROWS <= x.shape[0] <= MOST_ROWS and x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 and takes(weight, gated)
+    return LEAST_ROWS <= x.shape[0] <= MOST_ROWS and x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 and supports_weight(weight, gated)
 
 
 def matmul(
-    x: Tensor, weight: Packed, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
-    name: str, overlap: bool, tile: ManyRowsTile | None = None,
+    x: Tensor, weight: PackedWeight, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
+    name: str, overlap: bool, tile: WgmmaTile | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each tile's outputs, or what is not of use."""
     rows, outputs = x.shape[0], weight.outputs
@@ -128,14 +128,14 @@ def _rows(x: Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(x, shape, strides, [4, rows, QUARTER], kernels.shared(16, 3))
 
 
-def _codes(weight: Packed, tile: int, gated: bool) -> TensorDescriptor:
+def _codes(weight: PackedWeight, tile: int, gated: bool) -> TensorDescriptor:
     """A block of codes of a tile's outputs at a time; gated: eight gates and eight ups in turns."""
     box: list[int] = kernels.codes_shape(weight.form, tile, gated)
     (shape, strides), bits = _places(weight, gated), 8 if weight.form == BYTES else 16
     return TensorDescriptor(weight.words, shape, strides, box, kernels.shared(bits, len(box)))
 
 
-def _places(weight: Packed, gated: bool) -> tuple[list[int], list[int]]:
+def _places(weight: PackedWeight, gated: bool) -> tuple[list[int], list[int]]:
     """Sizes and strides of the words, or bytes, as `_codes` takes them."""
     outputs, inputs = weight.outputs, weight.inputs
     if weight.form == BYTES:
@@ -147,4 +147,4 @@ def _places(weight: Packed, gated: bool) -> tuple[list[int], list[int]]:
     return [blocks * outputs, QUARTER], [QUARTER, 1]
 
 
-__all__ = ["LEAST_ROWS", "MOST_ROWS", "ManyRowsTile", "fits", "matmul", "suits", "takes", "tile_for"]
+__all__ = ["LEAST_ROWS", "MOST_ROWS", "WgmmaTile", "supports_shape", "matmul", "supports", "supports_weight", "tile_for"]

@@ -22,10 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .few_bits_packed import BYTES as OF_BYTES
-from .one_row_tensor_kernels import outputs_of
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from ..packed.packed_weight import BYTES as OF_BYTES
+from ..gemv.gemv_tensor_core_kernels import outputs_of
 
 BLOCK = gl.constexpr(128)  # inputs
 QUARTER = gl.constexpr(32)
@@ -303,9 +303,9 @@ def multiply(
     BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr, NAME: gl.constexpr,
     TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, RING: gl.constexpr, WARPS: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `few_bits_kernels.multiply` for what may stand around it. Grid (row tiles * output tiles, SPLIT).
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around it. Grid (row tiles * output tiles, SPLIT).
 
-    x, codes: what the copy engine brings a block of at a time, see `many_rows_tensor`.
+    x, codes: what the copy engine brings a block of at a time, see `wgmma_gemm`.
     """
     SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
     LEFT: gl.constexpr = _weight_layout(WARPS, ROWS)

@@ -7,9 +7,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .activation import activated
-from .ahead import entry
-from .overlap import launched
+from ..activation_kernels import activated
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched
 
 BLOCK, TOKENS = 512, 16  # channels and tokens of a program
 

@@ -1,4 +1,4 @@
-"""As `state_chunks`, where each channel of keys decays at its own rate (KDA): products of pairs of tokens do not factor there.
+"""As `chunked_linear_attention`, where each channel of keys decays at its own rate (KDA): products of pairs of tokens do not factor there.
 
 What a token of a chunk is to an earlier one is a sum over channels, each with its own decay since then, taken pair by pair; chunks are
 short for that reason. One kernel solves all chunks at once, one goes through them from state to state and gives what is read on the way.
@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
-from .state_chunks import _heads, _inverse
-from .states import Said, softplus
+from ..launch.compile_ahead import entry
+from .chunked_linear_attention import _heads, _inverse
+from .linear_attention_scan import LinearAttentionInputs, softplus
 
 SIZE = 16  # tokens of a chunk, which the tensor cores need at least
 COLUMNS = 32  # of a head's state for one program
@@ -43,7 +43,7 @@ def _solve(
     HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
     VALUE_BLOCK: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """u = own - past S of a chunk of a head, see `state_chunks`. seen: [T, HEADS, SIZE], what each token's query finds of the chunk's keys."""
+    """u = own - past S of a chunk of a head, see `chunked_linear_attention`. seen: [T, HEADS, SIZE], what each token's query finds of the chunk's keys."""
     sequence, head = tl.program_id(0), tl.program_id(1)
     first, last = tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE, tl.load(starts + sequence + 1).to(tl.int64)
     if first < last:
@@ -103,8 +103,8 @@ def _pass(
     tl.store(states + (target * HEADS + head) * KEY * VALUE + place, state, inside)
 
 
-def advance_by_channels(said: Said, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor) -> None:
-    """As `state_chunks.advance_by_chunks`, by the delta rule, of a decay for each channel."""
+def advance_kda_by_chunks(said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor) -> None:
+    """As `chunked_linear_attention.advance_by_chunks`, by the delta rule, of a decay for each channel."""
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
     block, blocks = max(triton.next_power_of_2(key), 16), max(triton.next_power_of_2(value), 16)
     usual = {

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
-from .one_row_launch import has_room
-from .states import Said, softplus
+from ..launch.compile_ahead import entry
+from ..gemv.gemv_launch import has_room
+from .linear_attention_scan import LinearAttentionInputs, softplus
 
 SIZE = 64  # tokens of a chunk
 COLUMNS = 32  # of a head's state for one program
@@ -160,12 +160,12 @@ def _give(
         tl.store(out + at * VALUE + columns, y, present)
 
 
-def takes(said: Said, longest: int) -> bool:
-    """Whether chunks are quicker. See `channel_chunks` for decays of each channel."""
-    return longest >= LEAST and AT_ONCE * longest >= len(said.v) and (said.b is not None or not by_channels(said))
+def supports(said: LinearAttentionInputs, longest: int) -> bool:
+    """Whether chunks are quicker. See `chunked_kda` for decays of each channel."""
+    return longest >= LEAST and AT_ONCE * longest >= len(said.v) and (said.b is not None or not decays_per_channel(said))
 
 
-def by_channels(said: Said) -> bool:
+def decays_per_channel(said: LinearAttentionInputs) -> bool:
     """Whether each channel of keys decays at its own rate."""
     return said.a.shape[1] > said.v.shape[1]
 
@@ -175,7 +175,7 @@ def stages_for(key_block: int, device: torch.device) -> int:
     return 3 if key_block <= 128 and has_room(device) else 1
 
 
-def advance_by_chunks(said: Said, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor) -> None:
+def advance_by_chunks(said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor) -> None:
     """What the tokens of sequences that begin at starts int [S + 1] give, into `out` float32 [T, heads, value]; see `states.advance`.
 
     longest: the most tokens of any.

@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched
 
 REGISTERS = 128  # of a thread that holds 64 numbers: two programs find room, or the next kernel's
 PART, NARROW = 4096, 1024  # numbers of a head's state for one program, of many sequences; where these have many tokens
@@ -101,7 +101,7 @@ def _advance(
     tl.store(states + (target * HEADS + head) * KEY * VALUE + place, state, inside)
 
 
-class Said(NamedTuple):
+class LinearAttentionInputs(NamedTuple):
     """What the tokens of a batch say. See `layers.recurrent.LinearAttention`.
 
     q, k: float32 [T, key heads, key].  v: float32 [T, heads, value].  Views of one tensor: their rows lie equally far apart.
@@ -127,7 +127,7 @@ class Said(NamedTuple):
     skip: Tensor | None = None
 
 
-class HeadGate(NamedTuple):
+class HeadNormGate(NamedTuple):
     """What stands behind each head: an RMS norm, weight float32 [value], times the activation `name` of z [T, heads * value], rows contiguous."""
 
     z: Tensor
@@ -137,7 +137,7 @@ class HeadGate(NamedTuple):
 
 
 def advance(
-    said: Said, gate: HeadGate | None, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, part: int | None = None, overlap: bool = False,
+    said: LinearAttentionInputs, gate: HeadNormGate | None, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, part: int | None = None, overlap: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """What the tokens of sequences give, that begin at starts int [S + 1]: [T, heads, value] float32, or gated, of z's type.

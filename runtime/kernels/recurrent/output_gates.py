@@ -7,9 +7,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .ahead import entry
-from .overlap import launched
-from .states import by_gate
+from ..launch.compile_ahead import entry
+from ..launch.programmatic_launch import launched
+from .linear_attention_scan import by_gate
 
 BLOCK = 1024
 

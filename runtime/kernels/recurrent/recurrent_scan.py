@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .ahead import entry
+from ..launch.compile_ahead import entry
 
 if TYPE_CHECKING:
-    from ..layers.recurrent import LinearAttention, Ragged, SelectiveScan
+    from ...layers.recurrent import LinearAttention, RaggedSequences, SelectiveScan
 
 COLUMNS = 32  # of a state for one program
 NUMBERS = 512  # of the states of channels for one program
@@ -91,7 +91,7 @@ def _select(
     tl.store(states + target * CHANNELS * SIZE + place, state, inside)
 
 
-def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged) -> Tensor:
+def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`SelectiveScan.scan` from the slots `read` into the slots `write`, see `advance`; gives [T, channels] float32.
 
     memory: [slots, channels, state] float32, contiguous.

@@ -1,9 +1,9 @@
 """What mixes tokens by a state of fixed size that each sequence carries along, on ragged batches; exact in float32."""
 
-from . import compiled
-from .convolution import causal_convolution
-from .linear import LinearAttention
-from .ragged import Ragged
-from .selective import SelectiveScan
+from . import cpu_recurrent_kernels
+from .ragged_causal_conv import causal_convolution
+from .linear_attention import LinearAttention
+from .ragged_sequences import RaggedSequences
+from .selective_scan import SelectiveScan
 
-__all__ = ["LinearAttention", "Ragged", "SelectiveScan", "causal_convolution", "compiled"]
+__all__ = ["LinearAttention", "RaggedSequences", "SelectiveScan", "causal_convolution", "cpu_recurrent_kernels"]

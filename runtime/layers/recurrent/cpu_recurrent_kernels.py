@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .. import cpu
-from .ragged import Ragged
+from .. import cpu_kernels
+from .ragged_sequences import RaggedSequences
 
 if TYPE_CHECKING:
-    from .linear import LinearAttention
-    from .selective import SelectiveScan
+    from .linear_attention import LinearAttention
+    from .selective_scan import SelectiveScan
 
 
 def _struct(*fields: str) -> Struct:
@@ -34,25 +34,25 @@ SELECTIVE = _struct("x", "dt", "a", "b", "c", "skip", "memory", "out", *SEQUENCE
 CONVOLVE = _struct("x", "stride", "kernel", "bias", "memory", "out", *SEQUENCES, "channels", "width", "activation")
 GATED = _struct("x", "weight", "z", "out", "stride", "rows", "spans", "n", "apart", "gate", "gate_first", "eps.")
 RATES = _struct("x", "stride", "rows", "heads", "each", "bias", "rate", "steps", "decay", "least.", "most.", "b", "b_stride", "beta", "reach.")
-GATES = {"silu": cpu.ACTIVATIONS["silu"], "sigmoid": max(cpu.ACTIVATIONS.values()) + 1}
+GATES = {"silu": cpu_kernels.ACTIVATIONS["silu"], "sigmoid": max(cpu_kernels.ACTIVATIONS.values()) + 1}
 
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels are there for a model of x's type and device."""
-    return cpu.can_compute(x.dtype, x.device)
+    return cpu_kernels.can_compute(x.dtype, x.device)
 
 
-def takes_state(memory: Tensor) -> bool:
+def supports_state(memory: Tensor) -> bool:
     """Whether they advance states of this size: [slots, heads, key, value], or [slots, channels, state]."""
-    return takes(memory) and memory.shape[2] <= (cpu.kernels.MOST_KEYS if memory.dim() == 4 else cpu.kernels.NUMBERS)
+    return takes(memory) and memory.shape[2] <= (cpu_kernels.kernels.MOST_KEYS if memory.dim() == 4 else cpu_kernels.kernels.NUMBERS)
 
 
-def convolves(width: int, activation: str | None) -> bool:
+def supports_convolution(width: int, activation: str | None) -> bool:
     """Whether they have such a convolution."""
-    return cpu.kernels is not None and width <= cpu.kernels.MOST_SEEN and (activation is None or activation in cpu.ACTIVATIONS)
+    return cpu_kernels.kernels is not None and width <= cpu_kernels.kernels.MOST_SEEN and (activation is None or activation in cpu_kernels.ACTIVATIONS)
 
 
-def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged) -> Tensor:
+def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`LinearAttention.scan` from the slots `read` into the slots `write`, int64 [S]; [T, heads, value] float32.
 
     memory: [slots, heads, key, value] float32.
@@ -66,30 +66,30 @@ def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, 
         q.data_ptr(), k.data_ptr(), v.data_ptr(), v.stride(0), decay.data_ptr(), _at(beta), _at(times), _at(skip), memory.data_ptr(), out.data_ptr(),
         *_sequences(read, write, ragged), heads, heads // k.shape[1], k.shape[2], v.shape[2], channels, said.scale, -1.0 if said.unit is None else said.unit,
     )  # fmt: skip
-    cpu.kernels.advance(words)
+    cpu_kernels.kernels.advance(words)
     return out
 
 
-def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged) -> Tensor:
+def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`SelectiveScan.scan` from slots into slots, see `advance`; [T, channels] float32. memory: [slots, channels, state] float32."""
     x, dt, a, b, c, skip = (part.contiguous() for part in said)
     out = torch.empty_like(x)
     words = SELECTIVE.pack(*(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape)
-    cpu.kernels.selective(words)
+    cpu_kernels.kernels.selective(words)
     return out
 
 
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, memory: Tensor, read: Tensor, write: Tensor, ragged: Ragged
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences
 ) -> Tensor:
     """`causal_convolution` from slots into slots of memory [slots, width - 1, channels], and the activation; [T, channels] float32."""
     x, (width, channels) = _rows(x), weight.shape
     out = torch.empty(x.shape, dtype=torch.float32)
     words = CONVOLVE.pack(
         x.data_ptr(), x.stride(0), weight.data_ptr(), _at(bias), memory.data_ptr(), out.data_ptr(), *_sequences(read, write, ragged), channels, width,
-        -1 if activation is None else cpu.ACTIVATIONS[activation],
+        -1 if activation is None else cpu_kernels.ACTIVATIONS[activation],
     )  # fmt: skip
-    cpu.kernels.convolve(cpu.KINDS[x.dtype], words)
+    cpu_kernels.kernels.convolve(cpu_kernels.KINDS[x.dtype], words)
     return out
 
 
@@ -102,7 +102,7 @@ def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: 
         x.data_ptr(), _at(weight), z.data_ptr(), out.data_ptr(), z.stride(0), rows, spans, n, weight is not None and len(weight) > n, GATES[gate], gate_first,
         -1.0 if eps is None else eps,
     )  # fmt: skip
-    cpu.kernels.gated(cpu.KINDS[z.dtype], words)
+    cpu_kernels.kernels.gated(cpu_kernels.KINDS[z.dtype], words)
     return out
 
 
@@ -115,7 +115,7 @@ def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[flo
         x.data_ptr(), x.stride(0), len(x), heads, x.shape[1] // heads, _at(bias), _at(rate), steps.data_ptr(), 0 if rate is None else decay.data_ptr(),
         *limits, 0, 0, 0, 0.0,
     )  # fmt: skip
-    cpu.kernels.rates(cpu.KINDS[x.dtype], words)
+    cpu_kernels.kernels.rates(cpu_kernels.KINDS[x.dtype], words)
     return steps, decay
 
 
@@ -123,11 +123,11 @@ def sigmoid(x: Tensor, reach: float) -> Tensor:
     """x [T, n] -> reach times its sigmoid, float32."""
     x, out = _rows(x), torch.empty(x.shape, dtype=torch.float32)
     words = RATES.pack(0, 0, len(x), x.shape[1], 0, 0, 0, 0, 0, 0.0, math.inf, x.data_ptr(), x.stride(0), out.data_ptr(), reach)
-    cpu.kernels.rates(cpu.KINDS[x.dtype], words)
+    cpu_kernels.kernels.rates(cpu_kernels.KINDS[x.dtype], words)
     return out
 
 
-def _sequences(read: Tensor, write: Tensor, ragged: Ragged) -> tuple[int, int, int, int]:
+def _sequences(read: Tensor, write: Tensor, ragged: RaggedSequences) -> tuple[int, int, int, int]:
     return len(read), ragged.starts.data_ptr(), read.data_ptr(), write.data_ptr()
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .ragged import Chunks, Ragged
+from .ragged_sequences import ScanChunks, RaggedSequences
 
 CHUNK, CHANNEL_CHUNK = 64, 16  # tokens that are multiplied at once; with a decay for each channel pairs of tokens cannot be factored
 
@@ -44,12 +44,12 @@ class LinearAttention(NamedTuple):
         """What the state gives, with what goes past it."""
         return out if self.skip is None else out + self.v * self.skip[:, None]
 
-    def scan(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
+    def scan(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
         """[T, heads, value] and the state behind each sequence. state: [S, heads, key, value], before them."""
         out, left = self.plain()._scan(state, ragged)
         return self.passed(out), left
 
-    def _scan(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
+    def _scan(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
         if ragged.single:
             return self.advanced(state)
         parts, out = ragged.parts, torch.empty_like(self.v)
@@ -77,7 +77,7 @@ class LinearAttention(NamedTuple):
     def _rows(self, rows: Tensor) -> LinearAttention:
         return LinearAttention(*(None if part is None else part[rows] for part in self[:5]))  # type: ignore[arg-type]
 
-    def _by_chunks(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
+    def _by_chunks(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
         chunks = ragged.chunks(CHUNK if self.decay.shape[-1] == 1 else CHANNEL_CHUNK)
         taken = LinearAttention(*(None if part is None else chunks.taken(part).transpose(1, 2) for part in self._spread()[:5]))  # type: ignore[arg-type]
         out, state = _chunked(taken, state[chunks.order], chunks)
@@ -92,7 +92,7 @@ def _read(state: Tensor, by: Tensor) -> Tensor:
     return (by[..., None, :] @ state).squeeze(-2)
 
 
-def _chunked(said: LinearAttention, state: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
+def _chunked(said: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[Tensor, Tensor]:
     """What tokens say as [N, heads, size, ...]; state in the order of the chunks, written into.
 
     Within a chunk the u solve a triangular system, of which all but the state before the chunk is known beforehand:

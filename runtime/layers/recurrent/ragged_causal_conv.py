@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .ragged import Ragged
+from .ragged_sequences import RaggedSequences
 
 
-def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
+def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
     """x [T, channels] -> what each row gives, float32, and the state behind each sequence, of x's type.
 
     weight: float32 [width, channels], the latest row last.  bias: float32 [channels].  state: [S, width - 1, channels], the rows before.

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 
-class Ragged:
+class RaggedSequences:
     """Sequences of `lens` rows each, end to end. Get one by `of`, so that the layers of a step share its indices."""
 
     def __init__(self, lens: tuple[int, ...], device: torch.device) -> None:
         self.lens, self.device = lens, device
         self.rows = sum(lens)
         self.single = all(count == 1 for count in lens)
-        self._windows: dict[int, Windows] = {}
-        self._chunks: dict[int, Chunks] = {}
+        self._windows: dict[int, ConvolutionWindows] = {}
+        self._chunks: dict[int, ScanChunks] = {}
 
     @staticmethod
-    def of(lens: Iterable[int], device: torch.device) -> Ragged:
+    def of(lens: Iterable[int], device: torch.device) -> RaggedSequences:
         return _ragged(tuple(lens), device)
 
     @cached_property
@@ -32,22 +32,22 @@ class Ragged:
         return self._on(np.cumsum([0, *self.lens]))
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> SequenceSplit:
         """Sequences of one row apart from longer ones."""
         lens, starts = np.array(self.lens), _starts(self.lens)
         ones, longer = np.flatnonzero(lens == 1), np.flatnonzero(lens != 1)
         rows = np.concatenate([np.arange(starts[i], starts[i] + lens[i]) for i in longer] or [ones[:0]])
         own = _ragged(tuple(lens[longer].tolist()), self.device)
-        return Parts(self._on(ones), self._on(starts[ones]), self._on(longer), self._on(rows), own)
+        return SequenceSplit(self._on(ones), self._on(starts[ones]), self._on(longer), self._on(rows), own)
 
-    def windows(self, width: int) -> Windows:
+    def windows(self, width: int) -> ConvolutionWindows:
         """width: tokens that a convolution sees, the row's own among them."""
         if width not in self._windows:
             starts, back = _starts(self.lens), np.arange(1 - width, 1)
             each, owners = np.arange(len(starts)), np.repeat(np.arange(len(starts)), self.lens)
             seen = self._behind(np.arange(self.rows)[:, None] + back, owners, starts, width)
             left = self._behind((starts + self.lens - 1)[:, None] + back[1:], each, starts, width)
-            self._windows[width] = Windows(self._on(seen), self._on(left))
+            self._windows[width] = ConvolutionWindows(self._on(seen), self._on(left))
         return self._windows[width]
 
     def _behind(self, rows: np.ndarray, owners: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
@@ -56,12 +56,12 @@ class Ragged:
         states = (owners[:, None] + 1) * (width - 1) + rows - first
         return np.where(rows < first, states, len(self.lens) * (width - 1) + rows)
 
-    def chunks(self, size: int) -> Chunks:
+    def chunks(self, size: int) -> ScanChunks:
         if size not in self._chunks:
             self._chunks[size] = self._cut(size)
         return self._chunks[size]
 
-    def _cut(self, size: int) -> Chunks:
+    def _cut(self, size: int) -> ScanChunks:
         lens, starts = np.array(self.lens), _starts(self.lens)
         order = np.argsort(-lens, kind="stable")
         counts = -(-lens[order] // size)  # chunks of each, falling
@@ -75,32 +75,32 @@ class Ragged:
         places[rows[rows < self.rows]] = np.flatnonzero(rows < self.rows)
         bounds = np.cumsum([0, *active]).tolist()
         steps = list(pairwise(bounds))
-        return Chunks(self._on(rows), self._on(places), self._on(order), self._on(np.argsort(order)), steps)
+        return ScanChunks(self._on(rows), self._on(places), self._on(order), self._on(np.argsort(order)), steps)
 
     def _on(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers.astype(np.int64)).to(self.device, non_blocking=True)
 
 
 @lru_cache(8)
-def _ragged(lens: tuple[int, ...], device: torch.device) -> Ragged:
-    return Ragged(lens, device)
+def _ragged(lens: tuple[int, ...], device: torch.device) -> RaggedSequences:
+    return RaggedSequences(lens, device)
 
 
 def _starts(lens: Iterable[int]) -> np.ndarray:
     return np.cumsum([0, *lens])[:-1]
 
 
-class Parts(NamedTuple):
+class SequenceSplit(NamedTuple):
     """ones, longer: int64, which sequences they are.  one_rows, longer_rows: int64, their rows.  own: how the longer ones lie."""
 
     ones: Tensor
     one_rows: Tensor
     longer: Tensor
     longer_rows: Tensor
-    own: Ragged
+    own: RaggedSequences
 
 
-class Windows(NamedTuple):
+class ConvolutionWindows(NamedTuple):
     """Rows of the states [S * (width - 1)] followed by those of the step, int64.
 
     seen: [T, width], what each row's convolution sees.  left: [S, width - 1], what the sequences leave behind.
@@ -110,7 +110,7 @@ class Windows(NamedTuple):
     left: Tensor
 
 
-class Chunks(NamedTuple):
+class ScanChunks(NamedTuple):
     """Sequences cut into chunks of equal size, the first chunks of all before the second ones, longest sequences first.
 
     rows: int64 [N, size], the row at each place, T where there is none.  places: int64 [T], where in [N * size] each row is.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .ragged import Ragged
+from .ragged_sequences import RaggedSequences
 
 
 class SelectiveScan(NamedTuple):
@@ -23,7 +23,7 @@ class SelectiveScan(NamedTuple):
     c: Tensor
     skip: Tensor
 
-    def scan(self, state: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
+    def scan(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
         """[T, channels] and the state behind each sequence. state: [S, channels, state], before them."""
         if ragged.single:
             return self.advanced(state)

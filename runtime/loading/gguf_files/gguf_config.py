@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..models.fields import Fields, shown
-from . import gguf_states as states
-from .gguf_latent import deepseek, minicpm3, warmth
-from .gguf_rope import rotation
-from .header import Stored
+from ...errors import ConfigError
+from ...models.spec.json_fields import JsonFields, shown
+from . import gguf_recurrent_config as states
+from .gguf_mla_config import deepseek, minicpm3, warmth
+from .gguf_rope import rope_of_gguf
+from ..tensor_files.safetensors_header import StoredTensor
 
 COMMON = {
     "block_count": "num_hidden_layers", "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
@@ -27,11 +27,11 @@ WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 EXPERTS = ("expert_count", "expert_used_count")
 BIAS = {"attention_bias": "blk.0.attn_q.bias"}
 
-Extra = Callable[[Fields, dict[str, Any]], dict[str, Any]]
+Extra = Callable[[JsonFields, dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GGUFArchitecture:
     """How a GGUF architecture stands for one of transformers'.
 
     keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor is there.
@@ -59,7 +59,7 @@ class Architecture:
     tiled: bool = False
 
 
-def _mistral(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _mistral(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Llama with a window is Mistral, with experts Mixtral."""
     window = keys.optional(WINDOW, int)
     if keys.get("expert_count", int, 0):
@@ -68,12 +68,12 @@ def _mistral(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
 
 
-def _window(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _window(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """0 stands for none."""
     return {"sliding_window": keys.optional(WINDOW, int) or None}
 
 
-def _windows(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _windows(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     pattern, window = keys.raw(PATTERN), keys.optional(WINDOW, int)
     found: dict[str, Any] = {} if window is None else {"sliding_window": window}
     if isinstance(pattern, list):
@@ -84,7 +84,7 @@ def _windows(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
 def _scores(largest: int) -> Extra:
     """Queries are scaled by the width of a head, but in the largest model of the family, which is told by its layers."""
 
-    def extra(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+    def extra(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
         wide = config.get("num_hidden_layers") == largest
         width = keys.get("embedding_length", int) // keys.positive("attention.head_count") if wide else keys.get("attention.key_length", int)
         scale = keys.optional("attention.scale", float)
@@ -93,33 +93,33 @@ def _scores(largest: int) -> Extra:
     return extra
 
 
-def _gemma3(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _gemma3(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     return _scores(62)(keys, config) | {"rope_local_base_freq": _decimal(keys.number("rope.freq_base_swa", 1e4))}
 
 
-def _parallel(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _parallel(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """The key is written wrongly by some; that there is no second norm says the same."""
     keys.raw("use_parallel_residual")
     return {"use_parallel_residual": not config.pop("second_norm")}
 
 
-def _qwen3_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _qwen3_moe(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """The published ones are normalised, and no key says it."""
     return {"norm_topk_prob": keys.get("expert_weights_norm", bool, True)}
 
 
-def _glm4_moe(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _glm4_moe(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Layers that predict further tokens are counted with the others, and stand behind them."""
     more = keys.get("nextn_predict_layers", int, 0)
     return {"num_hidden_layers": keys.get("block_count", int) - more, "num_nextn_predict_layers": more}
 
 
-def _lfm2(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _lfm2(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """The width of its networks is written as it is."""
     return {"use_expert_bias": True} if "num_experts" in config else {"block_auto_adjust_ff_dim": False}
 
 
-def _gpt_oss(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _gpt_oss(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     inner = keys.optional("expert_feed_forward_length", int)
     return _window(keys, config) | ({} if inner is None else {"intermediate_size": inner})
 
@@ -144,66 +144,66 @@ GRANITE = {
     "logit_scale": "logits_scaling",
 }  # fmt: skip
 ARCHITECTURES = {
-    "llama": Architecture("LlamaForCausalLM", flags=BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, extra=_mistral, interleaved=True, experts=True),
-    "qwen2": Architecture("Qwen2ForCausalLM"),
-    "qwen3": Architecture("Qwen3ForCausalLM", flags=BIAS),
-    "gemma": Architecture("GemmaForCausalLM", raised=True),
-    "gemma2": Architecture("Gemma2ForCausalLM", CAPS, extra=_scores(46), raised=True),
-    "gemma3": Architecture("Gemma3ForCausalLM", CAPS, extra=_gemma3, raised=True),
-    "phi2": Architecture("PhiForCausalLM"),
-    "phi3": Architecture("Phi3ForCausalLM", extra=_window),
-    "command-r": Architecture("CohereForCausalLM", LOGITS, {"use_qk_norm": "blk.0.attn_q_norm.weight"} | BIAS),
-    "cohere2": Architecture("Cohere2ForCausalLM", LOGITS, BIAS, _windows),
-    "starcoder2": Architecture(
+    "llama": GGUFArchitecture("LlamaForCausalLM", flags=BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, extra=_mistral, interleaved=True, experts=True),
+    "qwen2": GGUFArchitecture("Qwen2ForCausalLM"),
+    "qwen3": GGUFArchitecture("Qwen3ForCausalLM", flags=BIAS),
+    "gemma": GGUFArchitecture("GemmaForCausalLM", raised=True),
+    "gemma2": GGUFArchitecture("Gemma2ForCausalLM", CAPS, extra=_scores(46), raised=True),
+    "gemma3": GGUFArchitecture("Gemma3ForCausalLM", CAPS, extra=_gemma3, raised=True),
+    "phi2": GGUFArchitecture("PhiForCausalLM"),
+    "phi3": GGUFArchitecture("Phi3ForCausalLM", extra=_window),
+    "command-r": GGUFArchitecture("CohereForCausalLM", LOGITS, {"use_qk_norm": "blk.0.attn_q_norm.weight"} | BIAS),
+    "cohere2": GGUFArchitecture("Cohere2ForCausalLM", LOGITS, BIAS, _windows),
+    "starcoder2": GGUFArchitecture(
         "Starcoder2ForCausalLM", {"attention.layer_norm_epsilon": "norm_epsilon"}, {"use_bias": "blk.0.attn_q.bias"}, _window
     ),
-    "stablelm": Architecture(
+    "stablelm": GGUFArchitecture(
         "StableLmForCausalLM",
         flags={"use_qkv_bias": "blk.0.attn_q.bias", "qk_layernorm": "blk.0.attn_q_norm.weight", "second_norm": "blk.0.ffn_norm.weight"},
         extra=_parallel,
     ),
-    "gpt2": Architecture(
+    "gpt2": GGUFArchitecture(
         "GPT2LMHeadModel", {"feed_forward_length": "n_inner", "attention.layer_norm_epsilon": "layer_norm_epsilon"}, rotates=False
     ),
-    "olmo2": Architecture("Olmo2ForCausalLM", flags=BIAS),
-    "qwen3moe": Architecture("Qwen3MoeForCausalLM", OF_EXPERTS | {"expert_count": "num_experts"}, BIAS, _qwen3_moe, experts=True),
-    "gpt-oss": Architecture(
+    "olmo2": GGUFArchitecture("Olmo2ForCausalLM", flags=BIAS),
+    "qwen3moe": GGUFArchitecture("Qwen3MoeForCausalLM", OF_EXPERTS | {"expert_count": "num_experts"}, BIAS, _qwen3_moe, experts=True),
+    "gpt-oss": GGUFArchitecture(
         "GptOssForCausalLM", {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}, BIAS, _gpt_oss, experts=True,
         rope={"truncate": False}, roles=SECOND_NORM,
     ),
-    "qwen2moe": Architecture("Qwen2MoeForCausalLM", SWITCHED, {"qkv_bias": "blk.0.attn_q.bias"}, experts=True),
-    "glm4moe": Architecture(
+    "qwen2moe": GGUFArchitecture("Qwen2MoeForCausalLM", SWITCHED, {"qkv_bias": "blk.0.attn_q.bias"}, experts=True),
+    "glm4moe": GGUFArchitecture(
         "Glm4MoeForCausalLM", ROUTED, BIAS | {"use_qk_norm": "blk.0.attn_q_norm.weight"}, _glm4_moe, experts=True, gates=(2,), roles=SECOND_NORM
     ),
-    "deepseek2": Architecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
-    "minicpm3": Architecture("MiniCPM3ForCausalLM", {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"}, extra=minicpm3, latent=True),
-    "lfm2": Architecture("Lfm2ForCausalLM", CONVOLUTION, extra=_lfm2, roles=LAST_NORM, instead="conv"),
-    "lfm2moe": Architecture(
+    "deepseek2": GGUFArchitecture("DeepseekV2ForCausalLM", ROUTED, extra=deepseek, experts=True, gates=(1, 2), latent=True),
+    "minicpm3": GGUFArchitecture("MiniCPM3ForCausalLM", {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"}, extra=minicpm3, latent=True),
+    "lfm2": GGUFArchitecture("Lfm2ForCausalLM", CONVOLUTION, extra=_lfm2, roles=LAST_NORM, instead="conv"),
+    "lfm2moe": GGUFArchitecture(
         "Lfm2MoeForCausalLM", CONVOLUTION | MIXED, extra=_lfm2, experts=True, gates=(2,), roles=LAST_NORM, instead="conv"
     ),
-    "seed_oss": Architecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
-    "smollm3": Architecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
-    "granite": Architecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
-    "mamba": Architecture("MambaForCausalLM", states.MAMBA1_KEYS, states.MAMBA_FLAGS, states.mamba_1, rotates=False),
-    "mamba2": Architecture("Mamba2ForCausalLM", states.MAMBA2_KEYS, states.MAMBA_FLAGS, states.mamba_2, rotates=False),
-    "jamba": Architecture(
+    "seed_oss": GGUFArchitecture("SeedOssForCausalLM", flags=BIAS | {"attention_out_bias": "blk.0.attn_output.bias"}, roles=SECOND_NORM),
+    "smollm3": GGUFArchitecture("SmolLM3ForCausalLM", flags=BIAS, interleaved=True),
+    "granite": GGUFArchitecture("GraniteForCausalLM", GRANITE, BIAS | {"mlp_bias": "blk.0.ffn_gate.bias"}, interleaved=True),
+    "mamba": GGUFArchitecture("MambaForCausalLM", states.MAMBA1_KEYS, states.MAMBA_FLAGS, states.mamba_1, rotates=False),
+    "mamba2": GGUFArchitecture("Mamba2ForCausalLM", states.MAMBA2_KEYS, states.MAMBA_FLAGS, states.mamba_2, rotates=False),
+    "jamba": GGUFArchitecture(
         "JambaForCausalLM", states.JAMBA_KEYS, {"mamba_proj_bias": "blk.0.ssm_in.bias", "mamba_conv_bias": "blk.0.ssm_conv1d.bias"}, states.jamba,
         rotates=False, experts=True, instead="linear_attention", listed={"routed": "blk.{}.ffn_gate_inp.weight"},
     ),
-    "falcon-h1": Architecture("FalconH1ForCausalLM", states.FALCON_KEYS, states.FALCON_FLAGS, states.falcon_h1),
-    "granitehybrid": Architecture(
+    "falcon-h1": GGUFArchitecture("FalconH1ForCausalLM", states.FALCON_KEYS, states.FALCON_FLAGS, states.falcon_h1),
+    "granitehybrid": GGUFArchitecture(
         "GraniteMoeHybridForCausalLM", GRANITE | states.GRANITE_KEYS, BIAS, states.granite, rotates=False, experts=True, instead="linear_attention",
         listed={"projected": "blk.{}.ssm_in.bias", "convolved": "blk.{}.ssm_conv1d.bias"},
     ),
-    "qwen3next": Architecture("Qwen3NextForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM),
-    "qwen35": Architecture("Qwen3_5ForCausalLM", states.DELTA_KEYS, {}, states.delta, raised=True, roles=SECOND_NORM, tiled=True),
-    "qwen35moe": Architecture(
+    "qwen3next": GGUFArchitecture("Qwen3NextForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM),
+    "qwen35": GGUFArchitecture("Qwen3_5ForCausalLM", states.DELTA_KEYS, {}, states.delta, raised=True, roles=SECOND_NORM, tiled=True),
+    "qwen35moe": GGUFArchitecture(
         "Qwen3_5MoeForCausalLM", SWITCHED | states.DELTA_KEYS, {}, states.delta, raised=True, experts=True, roles=SECOND_NORM, tiled=True
     ),
 }
 
 
-def architecture_of(metadata: Mapping[str, Any], where: str) -> tuple[str, Architecture]:
+def architecture_of(metadata: Mapping[str, Any], where: str) -> tuple[str, GGUFArchitecture]:
     """Its name in the file, and what it stands for. Raises ConfigError for one that is not supported."""
     kind = metadata.get("general.type", "model")
     if kind != "model":
@@ -215,7 +215,7 @@ def architecture_of(metadata: Mapping[str, Any], where: str) -> tuple[str, Archi
 
 
 def config_of(
-    metadata: Mapping[str, Any], tensors: Collection[Stored], factors: Mapping[str, list[float]], where: str
+    metadata: Mapping[str, Any], tensors: Collection[StoredTensor], factors: Mapping[str, list[float]], where: str
 ) -> dict[str, Any]:
     """What `read_model` takes of a file with these keys and tensors.
 
@@ -233,14 +233,14 @@ def config_of(
     config |= {"tie_word_embeddings": "output.weight" not in there} | found.extra(keys, config)
     _check_widths(keys, found)
     if found.rotates:
-        config |= rotation(keys, factors, keys.positive("rope.dimension_count") if found.latent else None)
+        config |= rope_of_gguf(keys, factors, keys.positive("rope.dimension_count") if found.latent else None)
     if config.get("rope_scaling"):
         config["rope_scaling"] = {**config["rope_scaling"], **found.rope, **(warmth(keys) if found.latent and config["rope_scaling"]["rope_type"] == "yarn" else {})}
     _finish(keys)
     return config
 
 
-def _keys_of(metadata: Mapping[str, Any], name: str, found: Architecture, where: str) -> tuple[Fields, dict[str, Any]]:
+def _keys_of(metadata: Mapping[str, Any], name: str, found: GGUFArchitecture, where: str) -> tuple[JsonFields, dict[str, Any]]:
     """The keys of an architecture without its name, numbers as they were written; and what kinds of layers they list."""
     begin = f"{name}."
     values = {key.removeprefix(begin): _decimal(value) for key, value in metadata.items() if key.startswith(begin)}
@@ -251,7 +251,7 @@ def _keys_of(metadata: Mapping[str, Any], name: str, found: Architecture, where:
     for key in LISTS:
         if isinstance(values.get(key), list):
             values[key] = _the_same(f"{begin}{key}", values[key], where)
-    return Fields(values, f"{where}: {name}"), kinds
+    return JsonFields(values, f"{where}: {name}"), kinds
 
 
 def _the_same(key: str, values: list[Any], where: str) -> Any:
@@ -268,7 +268,7 @@ def _decimal(value: Any) -> Any:
     return float(str(short)) if float(short) == value else value
 
 
-def _vocabulary(keys: Fields, tensors: Collection[Stored]) -> int:
+def _vocabulary(keys: JsonFields, tensors: Collection[StoredTensor]) -> int:
     table = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
     said = keys.optional("vocab_size", int)
     if table is None or len(table.shape) != 2:
@@ -278,7 +278,7 @@ def _vocabulary(keys: Fields, tensors: Collection[Stored]) -> int:
     return table.shape[0]
 
 
-def _dtype(tensors: Collection[Stored]) -> str:
+def _dtype(tensors: Collection[StoredTensor]) -> str:
     """What the matrices would be in as a checkpoint: as they are, or bfloat16 for few-bit ones."""
     kinds = {tensor.dtype for tensor in tensors if len(tensor.shape) > 1}
     if kinds <= {"F32", "F64"}:
@@ -286,7 +286,7 @@ def _dtype(tensors: Collection[Stored]) -> str:
     return "float16" if kinds <= {"F16", "F32", "F64"} else "bfloat16"
 
 
-def _check_widths(keys: Fields, found: Architecture) -> None:
+def _check_widths(keys: JsonFields, found: GGUFArchitecture) -> None:
     width = keys.optional("attention.key_length", int)
     if width is not None and not found.latent:
         keys.require("attention.value_length", width)
@@ -298,7 +298,7 @@ def _check_widths(keys: Fields, found: Architecture) -> None:
             keys.require(key, 0)
 
 
-def _finish(keys: Fields) -> None:
+def _finish(keys: JsonFields) -> None:
     for key in keys.unread():
         if key not in WITHOUT_EFFECT and keys.values[key] != 0:
             raise ConfigError(

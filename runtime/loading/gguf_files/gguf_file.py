@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..errors import CheckpointError
-from ..models.fields import shown
-from ..quantization.readers.gguf_blocks import BLOCKS, REFUSED, unsupported
-from .header import FLOATS, Stored, damaged
+from ...errors import CheckpointError
+from ...models.spec.json_fields import shown
+from ...quantization.readers.gguf_blocks import BLOCKS, REFUSED, unsupported
+from ..tensor_files.safetensors_header import FLOATS, StoredTensor, damaged_file_error
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_HEADER, MOST_STRING, MOST_NAME = 2**26, 2**24, 2**16  # bytes: of all before the tensors, of one value, of one name
@@ -37,7 +37,7 @@ class GGUFFile(NamedTuple):
 
     file: Path
     metadata: dict[str, Any]
-    tensors: list[Stored]
+    tensors: list[StoredTensor]
 
 
 def read_gguf(file: Path) -> GGUFFile:
@@ -50,13 +50,13 @@ def read_gguf(file: Path) -> GGUFFile:
         if not file.is_file():
             raise ValueError("it is not a regular file")
         with open(file, "rb") as stream:
-            return _read(file, _Header(stream, file.stat().st_size))
+            return _read(file, _GGUFHeader(stream, file.stat().st_size))
     except (OSError, ValueError, struct.error) as error:
         if isinstance(error, CheckpointError):
             raise
         if not file.exists():
             raise CheckpointError(f"{file} is missing; give the path of a GGUF file") from error
-        raise damaged(file, str(error)) from error
+        raise damaged_file_error(file, str(error)) from error
 
 
 def read_parts(file: Path) -> list[GGUFFile]:
@@ -109,7 +109,7 @@ def _check_part(part: GGUFFile, number: int, count: int) -> None:
         )
 
 
-class _Header:
+class _GGUFHeader:
     """The begin of a file, read piece by piece as it is asked for; never beyond the file's end, nor beyond MOST_HEADER."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
@@ -163,7 +163,7 @@ class _Header:
         return self.take(length).decode()
 
 
-def _read(file: Path, header: _Header) -> GGUFFile:
+def _read(file: Path, header: _GGUFHeader) -> GGUFFile:
     if header.take(4) != MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = header.u32()
@@ -188,7 +188,7 @@ def _once(read: Callable[[], tuple[str, Any]], count: int, what: str) -> dict[st
     return found
 
 
-def _key(header: _Header) -> tuple[str, Any]:
+def _key(header: _GGUFHeader) -> tuple[str, Any]:
     name = header.text(MOST_NAME)
     try:
         return name, _value(header, header.u32())
@@ -196,7 +196,7 @@ def _key(header: _Header) -> tuple[str, Any]:
         raise ValueError(f"key {shown(name)}: {error}") from error
 
 
-def _value(header: _Header, kind: int) -> Any:
+def _value(header: _GGUFHeader, kind: int) -> Any:
     if kind == _STRING:
         return header.text()
     if kind == _ARRAY:
@@ -207,7 +207,7 @@ def _value(header: _Header, kind: int) -> Any:
     return _bools([number])[0] if kind == _BOOL else number
 
 
-def _array(header: _Header) -> list[Any]:
+def _array(header: _GGUFHeader) -> list[Any]:
     kind, count = header.u32(), header.u64()
     if kind not in _NUMBERS and kind != _STRING:
         raise ValueError(f"arrays of type {kind:,} are not read")
@@ -225,7 +225,7 @@ def _bools(numbers: list[int]) -> list[bool]:
     return [number == 1 for number in numbers]
 
 
-def _tensor(header: _Header, file: Path) -> tuple[str, tuple[str, list[int], int]]:
+def _tensor(header: _GGUFHeader, file: Path) -> tuple[str, tuple[str, list[int], int]]:
     """Kind, shape [out, in] and offset by name."""
     name, dimensions = header.text(MOST_NAME), header.u32()
     if not 1 <= dimensions <= MOST_DIMENSIONS:
@@ -241,7 +241,7 @@ def _tensor(header: _Header, file: Path) -> tuple[str, tuple[str, list[int], int
     return name, (_KINDS[kind], sizes[::-1], offset)
 
 
-def _begin(header: _Header, metadata: dict[str, Any]) -> tuple[int, int]:
+def _begin(header: _GGUFHeader, metadata: dict[str, Any]) -> tuple[int, int]:
     """Where the tensors begin, and what their offsets are multiples of."""
     alignment = metadata.get(ALIGNMENT, 32)
     if type(alignment) is not int or not 1 <= alignment <= 2**20 or alignment & (alignment - 1):
@@ -253,7 +253,7 @@ def _aligned(position: int, alignment: int) -> int:
     return -(-position // alignment) * alignment
 
 
-def _placed(described: dict[str, tuple[str, list[int], int]], begin: tuple[int, int], size: int) -> list[Stored]:
+def _placed(described: dict[str, tuple[str, list[int], int]], begin: tuple[int, int], size: int) -> list[StoredTensor]:
     """The tensors fill the file, each at the next aligned byte behind the one before."""
     tensors = sorted(_stored(described, begin[0]), key=lambda tensor: tensor.start)
     place, alignment = begin
@@ -266,9 +266,9 @@ def _placed(described: dict[str, tuple[str, list[int], int]], begin: tuple[int, 
     return tensors
 
 
-def _stored(described: dict[str, tuple[str, list[int], int]], begin: int) -> Iterator[Stored]:
+def _stored(described: dict[str, tuple[str, list[int], int]], begin: int) -> Iterator[StoredTensor]:
     for name, (kind, shape, offset) in described.items():
         elements, size = (BLOCKS[kind].elements, BLOCKS[kind].bytes) if kind in BLOCKS else (1, FLOATS[kind].itemsize)
         if shape[-1] % elements:
             raise ValueError(f"tensor {shown(name)} of kind {kind} has rows of {shape[-1]:,} numbers, no multiple of {elements}")
-        yield Stored(name, kind, shape, begin + offset, begin + offset + prod(shape) // elements * size)
+        yield StoredTensor(name, kind, shape, begin + offset, begin + offset + prod(shape) // elements * size)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ConfigError
-from ..models.fields import Fields
+from ...errors import ConfigError
+from ...models.spec.json_fields import JsonFields
 
 REMEDY = "take a newer GGUF file of this model, or its safetensors checkpoint"
 SIGMOID = 2  # as expert_gating_func
 
 
-def deepseek(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def deepseek(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """V3 chooses experts by sigmoids, V2 by a softmax."""
     further = keys.get("nextn_predict_layers", int, 0)
     found = _heads(keys) | {"num_hidden_layers": keys.get("block_count", int) - further, "num_nextn_predict_layers": further}
@@ -25,7 +25,7 @@ def deepseek(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return found | groups | {"topk_method": "greedy" if groups["n_group"] == 1 else "group_limited_greedy"}
 
 
-def minicpm3(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def minicpm3(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """No key has the multipliers and the width of values: they are those of the one model that is published."""
     turned = keys.positive("rope.dimension_count")
     width = keys.positive("embedding_length") // keys.positive("attention.head_count")
@@ -34,7 +34,7 @@ def minicpm3(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return sizes | {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
 
 
-def _heads(keys: Fields) -> dict[str, Any]:
+def _heads(keys: JsonFields) -> dict[str, Any]:
     heads, rank, turned = (keys.positive(key) for key in ("attention.head_count", "attention.kv_lora_rank", "rope.dimension_count"))
     few, absorbed = keys.optional("attention.q_lora_rank", int), keys.optional("attention.key_length_mla", int)
     if absorbed is not None:
@@ -47,14 +47,14 @@ def _heads(keys: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _groups(keys: Fields) -> dict[str, int]:
+def _groups(keys: JsonFields) -> dict[str, int]:
     """Files of 2025 may lack them, and are computed otherwise than the model by who does not miss them."""
     if keys.raw("expert_group_count") is None:
         raise ConfigError(f"{keys.where}: key 'expert_group_count' is missing, so which experts may be chosen together is not known; {REMEDY}")
     return {"n_group": keys.positive("expert_group_count"), "topk_group": keys.positive("expert_group_used_count")}
 
 
-def warmth(keys: Fields) -> dict[str, float]:
+def warmth(keys: JsonFields) -> dict[str, float]:
     """What YaRN multiplies scores with, in two keys that all published files have alike; stored as a tenth."""
     tenth = keys.optional("rope.scaling.yarn_log_multiplier", float)
     if tenth is None:

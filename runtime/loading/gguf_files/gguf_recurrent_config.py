@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ConfigError
-from ..models.fields import Fields
-from ..models.names import DeltaNames, Names
-from ..models.recurrent_spec import Delta, Mamba1, Mamba2
-from ..models.spec import Beside, Mixer, Model
+from ...errors import ConfigError
+from ...models.spec.json_fields import JsonFields
+from ...models.spec.tensor_names import DeltaNetTensorNames, TensorNames
+from ...models.spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ...models.spec.model_spec import ParallelMixersSpec, Mixer, ModelSpec
 
 OF_STATES = re.compile(r"blk\.(\d+)\.(ssm_\w+|attn_qkv|attn_gate)(?:\.(\w+))?")
 OF_MAMBA = {
@@ -51,17 +51,17 @@ GRANITE_KEYS = {
 }  # fmt: skip
 
 
-def mamba_1(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def mamba_1(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Falcon-Mamba norms what gives time steps, B and C; no file says by which epsilon."""
     normed = keys.get("ssm.dt_b_c_rms", bool, False)
     return _alone(keys, config) | ({"architectures": ["FalconMambaForCausalLM"]} if normed else {})
 
 
-def mamba_2(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def mamba_2(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     return _alone(keys, config) | {"head_dim": _share(keys, "ssm.inner_size", "ssm.time_step_rank")}
 
 
-def _alone(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def _alone(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Of models without attention and other networks, whose sizes are 0, and whose context is arbitrary."""
     for key in ("intermediate_size", "num_attention_heads", "max_position_embeddings"):
         config.pop(key, None)
@@ -69,7 +69,7 @@ def _alone(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return {"expand": inner // hidden if inner % hidden == 0 else (inner + 0.25) / hidden}  # rounded down
 
 
-def jamba(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def jamba(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Which layers attend is told by their key heads, which have experts by their tensors."""
     count = keys.positive("block_count")
     kinds, routed = config.pop("layer_types", ["full_attention"] * count), config.pop("routed")
@@ -78,14 +78,14 @@ def jamba(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return found | (_periodic(keys, "expert_layer", routed, count) if routed else {})
 
 
-def falcon_h1(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def falcon_h1(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """The norm, where there is one, stands behind the gate."""
     if not config.pop("own_head"):
         raise ConfigError(f"{keys.where}: the file has no tensor output.weight, so by what the head is multiplied is not known; take the model's safetensors checkpoint")
     return {"mamba_d_head": _share(keys, "ssm.inner_size", "ssm.time_step_rank"), "mamba_norm_before_gate": False}
 
 
-def granite(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def granite(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Nothing turns, whatever the keys of a rotation say; Bamba, whose queries turn, has the same name."""
     keys.require("rope.scaling.finetuned", False)
     for key in ("rope.dimension_count", "rope.freq_base", "rope.scaling.type"):
@@ -97,7 +97,7 @@ def granite(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return sizes | biases | {"position_embedding_type": "nope"}
 
 
-def delta(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
+def delta(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Layers that predict further tokens are counted with the others, and stand behind them."""
     keys.raw("rope.dimension_sections")  # of pictures' positions: those of a text are equal
     more = keys.get("nextn_predict_layers", int, 0)
@@ -107,14 +107,14 @@ def delta(keys: Fields, config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _share(keys: Fields, whole: str, parts: str) -> int:
+def _share(keys: JsonFields, whole: str, parts: str) -> int:
     size, count = keys.positive(whole), keys.positive(parts)
     if size % count:
         raise ConfigError(f"{keys.where}: {whole}={size} is not a multiple of {parts}={count}; convert the model again")
     return size // count
 
 
-def _periodic(keys: Fields, name: str, layers: Sequence[int], count: int) -> dict[str, int]:
+def _periodic(keys: JsonFields, name: str, layers: Sequence[int], count: int) -> dict[str, int]:
     """`layers` of `count` as a period and an offset."""
     first = layers[0] if layers else 0
     period = layers[1] - first if len(layers) > 1 else count
@@ -123,7 +123,7 @@ def _periodic(keys: Fields, name: str, layers: Sequence[int], count: int) -> dic
     return {f"{name}_period": period, f"{name}_offset": first}
 
 
-def as_asked(part: str, shape: list[int]) -> list[int]:
+def to_model_layout(part: str, shape: list[int]) -> list[int]:
     """The shape that the model asks for. part: the tensor's name behind its layer, without `.weight`."""
     if part == "ssm_conv1d" and len(shape) == 2:
         return [shape[0], 1, shape[1]]
@@ -132,23 +132,23 @@ def as_asked(part: str, shape: list[int]) -> list[int]:
     return [shape[0] * shape[1]] if part == "ssm_norm" and len(shape) == 2 else shape
 
 
-def mixer_as_stored(mixer: Mixer, tiled: bool) -> Mixer:
+def mixer_in_file_order(mixer: Mixer, tiled: bool) -> Mixer:
     """tiled: heads of values lie so that neighbours read different heads of keys."""
-    if isinstance(mixer, Delta):
+    if isinstance(mixer, DeltaNetSpec):
         return replace(mixer, log_rate=False, tiled=tiled and mixer.heads != mixer.key_heads)
-    if isinstance(mixer, Beside):
-        parts: Any = tuple(mixer_as_stored(each, tiled) for each in mixer.mixers)
+    if isinstance(mixer, ParallelMixersSpec):
+        parts: Any = tuple(mixer_in_file_order(each, tiled) for each in mixer.mixers)
         return replace(mixer, mixers=parts)
-    return replace(mixer, log_rate=False) if isinstance(mixer, Mamba1 | Mamba2) else mixer
+    return replace(mixer, log_rate=False) if isinstance(mixer, Mamba1Spec | Mamba2Spec) else mixer
 
 
-def names_as_stored(names: Names) -> Names:
+def names_in_file(names: TensorNames) -> TensorNames:
     """Queries, keys and values of a delta net in one tensor and gates in another; where beta and decay are one, they lie by key head."""
     own = names.delta
-    return replace(names, delta=replace(own, inputs=DeltaNames().inputs, by_head=("rates",) if own.by_head else ()))
+    return replace(names, delta=replace(own, inputs=DeltaNetTensorNames().inputs, by_head=("rates",) if own.by_head else ()))
 
 
-def place_of(name: str, model: Model) -> str | None:
+def place_of(name: str, model: ModelSpec) -> str | None:
     """What the model calls a tensor of a layer with a state; None: it is none."""
     found = OF_STATES.fullmatch(name)
     if found is None or int(found[1]) >= len(model.layers):
@@ -157,13 +157,13 @@ def place_of(name: str, model: Model) -> str | None:
     part, suffix = found[2], "" if found[3] is None else f".{found[3]}"
     if mixer is None:
         return None
-    begin, table = (names.delta.prefix, OF_DELTA) if isinstance(mixer, Delta) else (names.mamba, OF_MAMBA)
-    if part == "ssm_dt" and not isinstance(mixer, Mamba1):
+    begin, table = (names.delta.prefix, OF_DELTA) if isinstance(mixer, DeltaNetSpec) else (names.mamba, OF_MAMBA)
+    if part == "ssm_dt" and not isinstance(mixer, Mamba1Spec):
         return f"{names.layer.format(int(found[1]))}{begin}dt_bias" if suffix == ".bias" else None
     return f"{names.layer.format(int(found[1]))}{begin}{table[part]}{suffix}" if part in table else None
 
 
-def _recurrent(mixer: Mixer | None) -> Delta | Mamba1 | Mamba2 | None:
+def _recurrent(mixer: Mixer | None) -> DeltaNetSpec | Mamba1Spec | Mamba2Spec | None:
     """What of a layer's mixer carries a state of these."""
-    each = mixer.mixers if isinstance(mixer, Beside) else (mixer,)
-    return next((part for part in each if isinstance(part, Delta | Mamba1 | Mamba2)), None)
+    each = mixer.mixers if isinstance(mixer, ParallelMixersSpec) else (mixer,)
+    return next((part for part in each if isinstance(part, DeltaNetSpec | Mamba1Spec | Mamba2Spec)), None)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError
-from ..layers.rotary import Rope, frequencies
-from ..models.fields import Fields, shown
+from ...errors import ConfigError
+from ...layers.rotary_embedding import RopeParameters, frequencies
+from ...models.spec.json_fields import JsonFields, shown
 
 ORIGINAL = "rope.scaling.original_context_length"
 PUBLISHED = (8192, 4096, 2048, 16384, 32768, 65536, 131072)  # contexts before the stretch
@@ -20,7 +20,7 @@ BESIDE = "original_max_position_embeddings"
 CLOSE = 1e-6  # relative; factors are stored with 24 bits
 
 
-def rotation(keys: Fields, factors: Mapping[str, list[float]], width: int | None = None) -> dict[str, Any]:
+def rope_of_gguf(keys: JsonFields, factors: Mapping[str, list[float]], width: int | None = None) -> dict[str, Any]:
     """`rope_theta`, `rope_scaling` and their like, as config.json has them.
 
     factors: what divides frequencies, by the tensor that holds it: rope_freqs for all lengths, rope_factors_short and
@@ -39,7 +39,7 @@ def rotation(keys: Fields, factors: Mapping[str, list[float]], width: int | None
     return found | beside | {"rope_scaling": scaling}
 
 
-def _written(keys: Fields) -> dict[str, Any] | None:
+def _written(keys: JsonFields) -> dict[str, Any] | None:
     """Of a scaling that keys describe."""
     kind = keys.get("rope.scaling.type", str, "none")
     original, attention = keys.optional(ORIGINAL, int), keys.optional("rope.scaling.attn_factor", float)
@@ -51,7 +51,7 @@ def _written(keys: Fields) -> dict[str, Any] | None:
     return {"rope_type": "linear", "factor": factor} if kind == "linear" and factor is not None else None
 
 
-def _yarn(keys: Fields, original: int | None, attention: float | None) -> dict[str, Any]:
+def _yarn(keys: JsonFields, original: int | None, attention: float | None) -> dict[str, Any]:
     if attention not in (None, 1.0):
         raise ConfigError(f"{keys.where}.rope.scaling.attn_factor={attention} beside yarn is not supported; take a newer GGUF file")
     keys.require("rope.scaling.yarn_ext_factor", 1.0)
@@ -63,7 +63,7 @@ def _yarn(keys: Fields, original: int | None, attention: float | None) -> dict[s
     return {"rope_type": "yarn"} | {key: value for key, value in said.items() if value is not None}
 
 
-def _factors(keys: Fields, factors: Mapping[str, list[float]], turned: int, theta: float) -> dict[str, Any]:
+def _factors(keys: JsonFields, factors: Mapping[str, list[float]], turned: int, theta: float) -> dict[str, Any]:
     """Of a scaling that tensors hold; nothing may be scaled besides."""
     for name, values in factors.items():
         if len(values) != turned // 2 or not all(0 < value < math.inf for value in values):
@@ -78,7 +78,7 @@ def _factors(keys: Fields, factors: Mapping[str, list[float]], turned: int, thet
     return _llama3(keys, factors["rope_freqs"], turned, theta) or _exactly(keys, factors["rope_freqs"])
 
 
-def _longrope(keys: Fields, short: list[float], long: list[float]) -> dict[str, Any]:
+def _longrope(keys: JsonFields, short: list[float], long: list[float]) -> dict[str, Any]:
     longest = keys.positive("context_length")
     original, attention = keys.positive(ORIGINAL, longest), keys.optional("rope.scaling.attn_factor", float)
     natural = math.sqrt(1 + math.log(longest / original) / math.log(original)) if longest > original > 1 else 1.0
@@ -88,7 +88,7 @@ def _longrope(keys: Fields, short: list[float], long: list[float]) -> dict[str, 
     return found
 
 
-def _exactly(keys: Fields, factors: list[float]) -> dict[str, Any]:
+def _exactly(keys: JsonFields, factors: list[float]) -> dict[str, Any]:
     """Any factors, the same for all lengths."""
     original = keys.positive("context_length")
     return {
@@ -97,12 +97,12 @@ def _exactly(keys: Fields, factors: list[float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _llama3(keys: Fields, factors: list[float], turned: int, theta: float) -> dict[str, Any] | None:
+def _llama3(keys: JsonFields, factors: list[float], turned: int, theta: float) -> dict[str, Any] | None:
     """The parameters of Llama 3.1 that give these factors, so that the frequencies are those of its other checkpoints."""
     said, stored = keys.optional(ORIGINAL, int), torch.tensor(factors)
-    plain = frequencies(Rope(theta, turned, turned))
+    plain = frequencies(RopeParameters(theta, turned, turned))
     for original, low, high in product((said,) if said else PUBLISHED, (1.0,), (4.0,)):
-        rope = Rope(theta, turned, turned, "llama3", factor=max(factors), original_context=original, low_freq_factor=low, high_freq_factor=high)
+        rope = RopeParameters(theta, turned, turned, "llama3", factor=max(factors), original_context=original, low_freq_factor=low, high_freq_factor=high)
         if _close(plain / frequencies(rope), stored):
             return {
                 "rope_type": "llama3", "factor": max(factors), "low_freq_factor": low, "high_freq_factor": high,

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
-from ..models.fields import shown
-from ..values import MOST_VALUES, require_little_json
+from ...errors import CheckpointError
+from ...models.spec.json_fields import shown
+from ...common.argument_checks import MOST_VALUES, require_little_json
 
 DEEPEST = 40  # of objects and lists in each other
 MOST_JSON = 4 * 2**20  # bytes of a file, but for those that may have more

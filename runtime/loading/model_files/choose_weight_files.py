@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from ..errors import CheckpointError
-from ..models.fields import shown
-from .gguf_file import PART
-from .objects import MOST_JSON, read_json
+from ...errors import CheckpointError
+from ...models.spec.json_fields import shown
+from ..gguf_files.gguf_file import PART
+from .bounded_json import MOST_JSON, read_json
 
 MOST_INDEX = 48 * 2**20  # bytes
 MOST_SMALL = 64 * 2**20  # bytes of a file that is neither weights nor named in SETTINGS
@@ -42,10 +42,10 @@ def weight_names(there: Collection[str], open_index: Callable[[str], Path], load
         return _shards(open_index(PICKLE_INDEX), ".bin")
     if load_format == "pt" and (one := next((name for name in PICKLES if name in there), None)):
         return [one]
-    raise without_weights(there, [WEIGHTS], where)
+    raise no_weights_error(there, [WEIGHTS], where)
 
 
-def without_weights(there: Iterable[str], absent: list[str], where: str) -> CheckpointError:
+def no_weights_error(there: Iterable[str], absent: list[str], where: str) -> CheckpointError:
     found = sorted(name for name in there if name.endswith(HOLDING))
     return CheckpointError(f"{where} lacks the weights {some(absent)} (found: {some(found) or 'no weights at all'}); {_remedy(found)}")
 
@@ -64,7 +64,7 @@ def _shards(index: Path, end: str) -> list[str]:
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no 'weight_map'; restore the file")
     for tensor, name in shards.items():
-        if not isinstance(name, str) or not is_beside(name, end):
+        if not isinstance(name, str) or not is_settings_file(name, end):
             raise CheckpointError(
                 f"{index}: weight_map has {shown(tensor)} in {shown(name)}, which is not the name of a {end[1:]} file "
                 "beside it; restore the file"
@@ -72,7 +72,7 @@ def _shards(index: Path, end: str) -> list[str]:
     return sorted(set(shards.values()))
 
 
-def is_beside(name: str, end: str) -> bool:
+def is_settings_file(name: str, end: str) -> bool:
     """Whether it names a file of that kind in the folder of who names it, and none elsewhere."""
     return name.endswith(end) and os.path.basename(name) == name and not set(name) & {"\0", "\\"}
 

@@ -9,14 +9,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import CheckpointError
-from .choosing import HOLDING, chosen_gguf, require_small, weight_names
+from ...errors import CheckpointError
+from .choose_weight_files import HOLDING, chosen_gguf, require_small, weight_names
 
 SMALL = ("*.json", "*.model", "tokenizer.model.v*", "*.tiktoken", "*.txt", "*.jinja")  # beside the weights, not in folders
 TEMPLATES = "additional_chat_templates/*.jinja"
 
 
-class HubId(NamedTuple):
+class HubModelId(NamedTuple):
     """`organisation/name@revision:word`. revision: a branch, tag or commit.  word: of the name of one GGUF file."""
 
     repository: str
@@ -24,7 +24,7 @@ class HubId(NamedTuple):
     word: str | None
 
     @classmethod
-    def of(cls, text: str) -> HubId | None:
+    def of(cls, text: str) -> HubModelId | None:
         """None: it is no hub id."""
         found = re.fullmatch(r"(\w[\w.-]*(?:/\w[\w.-]*)?)(?:@(\w[\w./-]*))?(?::([\w.-]+))?", text)
         return None if found is None else cls(*found.groups())
@@ -33,12 +33,12 @@ class HubId(NamedTuple):
         return f"{self.repository}{f'@{self.revision}' if self.revision else ''}{f':{self.word}' if self.word else ''}"
 
 
-def snapshot(asked: HubId, weights: bool, load_format: str) -> Path:
+def snapshot(asked: HubModelId, weights: bool, load_format: str) -> Path:
     """The directory of a snapshot, or in it the GGUF file. Raises CheckpointError where it is neither cached nor to be had."""
     return _cached(asked, weights, load_format) or _download(asked, weights, load_format)
 
 
-def _cached(asked: HubId, weights: bool, load_format: str) -> Path | None:
+def _cached(asked: HubModelId, weights: bool, load_format: str) -> Path | None:
     """None: something of it is missing."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -57,7 +57,7 @@ def _cached(asked: HubId, weights: bool, load_format: str) -> Path | None:
     return _place(path, names) if set(names) <= there else None
 
 
-def _download(asked: HubId, weights: bool, load_format: str) -> Path:
+def _download(asked: HubModelId, weights: bool, load_format: str) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
     def fetch(name: str) -> Path:
@@ -83,7 +83,7 @@ def _download(asked: HubId, weights: bool, load_format: str) -> Path:
         ) from None
 
 
-def _needed(asked: HubId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]) -> list[str]:
+def _needed(asked: HubModelId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]) -> list[str]:
     """The names of a repository's files that the model needs; a GGUF model needs none but its own."""
     where = f"the repository {asked.repository!r}"
     if asked.word is not None or ("config.json" not in there and any(name.endswith(".gguf") for name in there)):

@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from ..errors import CheckpointError, ConfigError
-from .choosing import chosen_gguf
-from .gguf import is_gguf
-from .hub import HubId, snapshot
-from .remote import fetch_model, is_url
+from ...errors import CheckpointError, ConfigError
+from .choose_weight_files import chosen_gguf
+from ..gguf_files.gguf_model import is_gguf
+from .hub_download import HubModelId, snapshot
+from ..remote import fetch_model, is_url
 
 CONFIG = "config.json"
 BUNDLED = Path(__file__).parents[1] / "nano"
@@ -37,7 +37,7 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
         return _file(path)
     if name in NAMES:
         return BUNDLED
-    if isinstance(name, Path) or (asked := HubId.of(name)) is None:
+    if isinstance(name, Path) or (asked := HubModelId.of(name)) is None:
         raise CheckpointError(f"no directory {str(name)!r}; give the path of a Hugging Face model directory or of a GGUF file, or a hub id")
     return snapshot(asked, weights, load_format)
 

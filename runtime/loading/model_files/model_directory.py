@@ -8,18 +8,18 @@ from typing import Any
 
 from sgl.grammars import GrammarError, SchemaOptions
 
-from ..errors import CheckpointError, ConfigError
-from ..models.families import read_model
-from ..models.fields import shown
-from ..models.spec import Model
-from .choosing import weight_names, without_weights
-from .objects import read_json
+from ...errors import CheckpointError, ConfigError
+from ...models.families import read_model
+from ...models.spec.json_fields import shown
+from ...models.spec.model_spec import ModelSpec
+from .choose_weight_files import weight_names, no_weights_error
+from .bounded_json import read_json
 
 OWN = "sgl.json"  # what a model says to sgl alone
 WRITING = {"whitespace", "ascii", "integers"}  # options that change how JSON is written, not what is enforced
 
 
-def load_config(path: str | Path, context: int | None = None) -> Model:
+def load_config(path: str | Path, context: int | None = None) -> ModelSpec:
     """The model that a directory's config.json describes. context: the longest sequence that is wanted."""
     config = Path(path) / "config.json"
     return read_model(read_json(config), str(config), context)
@@ -63,5 +63,5 @@ def weight_files(path: Path, load_format: str = "auto") -> list[Path]:
     there = set(os.listdir(path))  # an index may name 100,000 files that are not
     names = weight_names(there, lambda name: path / name, load_format, str(path))
     if absent := [name for name in names if name not in there or not (path / name).is_file()]:
-        raise without_weights(there, absent, str(path))
+        raise no_weights_error(there, absent, str(path))
     return [path / name for name in names]

@@ -8,7 +8,7 @@ import socket
 import httpx
 
 from ...errors import CheckpointError
-from .store import shown_url
+from .remote_store import shown_url
 
 PORTS = {"http": 80, "https": 443}
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import httpx
 
 from ...errors import CheckpointError
-from .redirects import require_allowed
-from .store import LONGEST, SECONDS, File, again, changed, lost, shown_url
+from .http_redirects import require_allowed
+from .remote_store import LONGEST, SECONDS, RemoteFile, again, changed, lost, shown_url
 
 AT_A_TIME = 8  # files that are looked for
 PLAIN = {"Accept-Encoding": "identity"}  # ranges count the bytes of the file
@@ -25,12 +25,12 @@ class HttpStore:
         hooks = {"request": [lambda request: require_allowed(first, request.url)]}  # of each redirect too
         self._client = httpx.Client(timeout=SECONDS, follow_redirects=True, limits=limits, headers=PLAIN, event_hooks=hooks)
 
-    def find(self, wanted: Iterable[str]) -> dict[str, File]:
+    def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         names = list(wanted)
         with ThreadPoolExecutor(AT_A_TIME, "sgl-find") as beside:
             return {name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None}
 
-    def _find(self, name: str) -> File | None:
+    def _find(self, name: str) -> RemoteFile | None:
         try:
             answer = again(lambda: self._client.head(self._address(name)), (httpx.TransportError,))
         except httpx.HTTPError as error:
@@ -40,9 +40,9 @@ class HttpStore:
         size = answer.headers.get("Content-Length", "")
         if answer.status_code != 200 or not size.isdecimal():
             raise lost(self, name, f"the server answers {answer.status_code} and {'no' if not size else 'a'} length")
-        return File(int(size), _tag(answer))
+        return RemoteFile(int(size), _tag(answer))
 
-    def read(self, name: str, file: File, start: int, count: int) -> bytes:
+    def read(self, name: str, file: RemoteFile, start: int, count: int) -> bytes:
         if not count:
             return b""
         try:
@@ -51,7 +51,7 @@ class HttpStore:
             raise lost(self, name, f"bytes {start:,} to {start + count:,}: {error or type(error).__name__}") from error
         return data
 
-    def _read(self, name: str, file: File, start: int, count: int) -> bytes:
+    def _read(self, name: str, file: RemoteFile, start: int, count: int) -> bytes:
         asked = {"Range": f"bytes={start}-{start + count - 1}"}
         with self._client.stream("GET", self._address(name), headers=asked) as answer:
             self._check(answer, name, file, start, count)
@@ -64,7 +64,7 @@ class HttpStore:
             raise lost(self, name, f"{len(data):,} bytes came for {count:,} from byte {start:,} on")
         return bytes(data)
 
-    def _check(self, answer: httpx.Response, name: str, file: File, start: int, count: int) -> None:
+    def _check(self, answer: httpx.Response, name: str, file: RemoteFile, start: int, count: int) -> None:
         """That these are the bytes that were asked for, of the file that was found."""
         if answer.status_code not in (200, 206):
             raise lost(self, name, f"the server answers {answer.status_code} {answer.reason_phrase}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
-from .store import LONGEST, SECONDS, TRIES, File, changed, extra, lost, shown_url
+from .remote_store import LONGEST, SECONDS, TRIES, RemoteFile, changed, extra, lost, shown_url
 
 AT_A_TIME = 8  # files that are looked for
 
@@ -27,12 +27,12 @@ class ObjectStore:
         except self._obstore.exceptions.BaseError as error:
             raise lost(self, "", error) from error
 
-    def find(self, wanted: Iterable[str]) -> dict[str, File]:
+    def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         names = list(wanted)
         with ThreadPoolExecutor(AT_A_TIME, "sgl-find") as beside:
             return {name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None}
 
-    def _find(self, name: str) -> File | None:
+    def _find(self, name: str) -> RemoteFile | None:
         try:
             return _file(self._obstore.head(self._store, name))
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class ObjectStore:
         except self._obstore.exceptions.BaseError as error:
             raise lost(self, name, error) from error
 
-    def read(self, name: str, file: File, start: int, count: int) -> Any:
+    def read(self, name: str, file: RemoteFile, start: int, count: int) -> Any:
         if not count:
             return b""
         options = {"range": (start, start + count), **({"if_match": file.tag} if file.tag else {})}
@@ -63,8 +63,8 @@ class ObjectStore:
             raise lost(self, name, error) from error
 
 
-def _file(meta: Any) -> File:
-    return File(meta["size"], meta["e_tag"] or "")
+def _file(meta: Any) -> RemoteFile:
+    return RemoteFile(meta["size"], meta["e_tag"] or "")
 
 
 connect = ObjectStore

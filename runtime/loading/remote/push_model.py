@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import ConfigError
-from ..files import weight_files
-from ..state import has_state
-from .folder import REMOTE, SMALL
-from .store import open_store
+from ..model_files.model_directory import weight_files
+from ..sharded_state import has_sharded_state
+from .remote_model_folder import REMOTE, SMALL
+from .remote_store import open_store
 
 
 def push_model(path: Path, url: str) -> int:
@@ -20,7 +20,7 @@ def push_model(path: Path, url: str) -> int:
     """
     if not path.is_dir() or (path / REMOTE).exists():
         raise ConfigError(f"{path} is not a directory with safetensors; only those can be pushed")
-    if has_state(path):
+    if has_sharded_state(path):
         raise ConfigError(f"{path} is a sharded state, which is opened where its files lie; push the model that it was made of")
     store, files = open_store(url), list(_files(path))
     if hasattr(store, "push"):

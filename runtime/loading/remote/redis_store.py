@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from ...errors import CheckpointError, ConfigError
-from ..header import read_header
-from ..objects import parse_object
-from .store import SECONDS, TRIES, File, extra, lost, shown_url
+from ..tensor_files.safetensors_header import read_header
+from ..model_files.bounded_json import parse_object
+from .remote_store import SECONDS, TRIES, RemoteFile, extra, lost, shown_url
 
 MOST_VALUE = 256 * 2**20  # bytes; redis itself takes 512 MB
 PIECE = 16 * 2**20  # bytes that are hashed at a time
 MANIFEST = "manifest"
 
 
-class Cut(NamedTuple):
+class RedisChunks(NamedTuple):
     """starts: of the values, the first is 0."""
 
     size: int
@@ -50,14 +50,14 @@ class RedisStore:
             )
         except ValueError as error:
             raise ConfigError(f"{self.url}: {error}; write redis://host:port/name") from error
-        self._key, self._cuts = "", dict[str, Cut]()
+        self._key, self._cuts = "", dict[str, RedisChunks]()
 
-    def find(self, wanted: Iterable[str]) -> dict[str, File]:
+    def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         if not self._key and not self._read_manifest():
             raise CheckpointError(f"{self.url} holds no model: there is no key {self._name(MANIFEST)}; write it with: sgl push MODEL {self.url}")
         return {name: self._file(name) for name in wanted if name in self._cuts}
 
-    def read(self, name: str, file: File, start: int, count: int) -> bytes:
+    def read(self, name: str, file: RemoteFile, start: int, count: int) -> bytes:
         if not self._key:
             self._read_manifest()
         if name not in self._cuts or self._file(name) != file:
@@ -84,7 +84,7 @@ class RedisStore:
             return False
         try:
             said = parse_object(data)
-            cuts = {name: Cut(int(file["size"]), str(file["digest"]), [int(start) for start in file["starts"]]) for name, file in said["files"].items()}
+            cuts = {name: RedisChunks(int(file["size"]), str(file["digest"]), [int(start) for start in file["starts"]]) for name, file in said["files"].items()}
             if said["version"] != 1 or not all(cut.starts[0] == 0 and sorted(set(cut.starts)) == cut.starts for cut in cuts.values()):
                 raise ValueError("it is of another version or without order")
             self._key, self._cuts = str(said["key"]), cuts
@@ -92,8 +92,8 @@ class RedisStore:
             raise CheckpointError(f"{self.url}: the key {self._name(MANIFEST)} is damaged ({error}); push the model again") from error
         return True
 
-    def _file(self, name: str) -> File:
-        return File(self._cuts[name].size, self._cuts[name].digest)
+    def _file(self, name: str) -> RemoteFile:
+        return RemoteFile(self._cuts[name].size, self._cuts[name].digest)
 
     def _name(self, *parts: str) -> str:
         return ":".join((self._prefix, *parts))
@@ -117,7 +117,7 @@ class RedisStore:
             self._ask(MANIFEST, "unlink", key)
         return sum(cut.size for cut in cuts.values())
 
-    def _write(self, file: Path, cut: Cut) -> None:
+    def _write(self, file: Path, cut: RedisChunks) -> None:
         with open(file, "rb") as stream:
             for start, stop in zip(cut.starts, [*cut.starts[1:], cut.size], strict=True):
                 self._ask(file.name, "set", self._name(self._key, file.name, str(start)), stream.read(stop - start))
@@ -126,7 +126,7 @@ class RedisStore:
         return {self._name(self._key, name, str(start)) for name, cut in self._cuts.items() for start in cut.starts}
 
 
-def _cut(file: Path) -> Cut:
+def _cut(file: Path) -> RedisChunks:
     size, marks = file.stat().st_size, {0}
     if file.suffix == ".safetensors":
         marks |= {stored.start for stored in read_header(file).tensors if stored.stop > stored.start}
@@ -134,7 +134,7 @@ def _cut(file: Path) -> Cut:
     starts = [first for start, stop in pairwise(ordered) for first in range(start, stop, MOST_VALUE)]
     with open(file, "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return Cut(size, digest, starts or [0])
+    return RedisChunks(size, digest, starts or [0])
 
 
 connect = RedisStore

@@ -20,12 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
-from ...models.fields import shown
-from ..choosing import INDEX, MOST_SMALL, WEIGHTS, is_beside, require_small, weight_names
-from ..header import header_of
-from ..objects import read_json
-from .source import RangeSource
-from .store import File, Store, open_store
+from ...models.spec.json_fields import shown
+from ..model_files.choose_weight_files import (
+    INDEX,
+    MOST_SMALL,
+    WEIGHTS,
+    is_settings_file,
+    require_small,
+    weight_names,
+)
+from ..tensor_files.safetensors_header import header_of
+from ..model_files.bounded_json import read_json
+from .range_source import RangeSource
+from .remote_store import RemoteFile, RemoteStore, open_store
 
 REMOTE = "remote.json"
 SMALL = (
@@ -54,7 +61,7 @@ def _cache() -> Path:
     return Path(os.environ.get("SGL_CACHE") or "~/.cache/sgl").expanduser() / "remote"
 
 
-def _fetched(store: Store, url: str, found: dict[str, File], new: Path) -> Path:
+def _fetched(store: RemoteStore, url: str, found: dict[str, RemoteFile], new: Path) -> Path:
     """new: an empty folder, which becomes the one that is returned, unless that is there already."""
     if INDEX in found:
         (new / INDEX).write_bytes(_small(store, INDEX, found[INDEX]))
@@ -74,7 +81,7 @@ def _fetched(store: Store, url: str, found: dict[str, File], new: Path) -> Path:
     return path
 
 
-def _key(url: str, files: dict[str, File]) -> str:
+def _key(url: str, files: dict[str, RemoteFile]) -> str:
     return hashlib.sha256(json.dumps([url, sorted(files.items())]).encode()).hexdigest()[:24]
 
 
@@ -83,12 +90,12 @@ def _name(url: str) -> str:
     return re.sub(r"[^\w.-]", "_", url.rstrip("/").rpartition("/")[2]).lstrip(".") or "model"
 
 
-def _small(store: Store, name: str, file: File) -> Any:
+def _small(store: RemoteStore, name: str, file: RemoteFile) -> Any:
     require_small(name, file.size, store.url)
     return store.read(name, file, 0, file.size)
 
 
-def _weights(store: Store, folder: Path, found: dict[str, File]) -> dict[str, File]:
+def _weights(store: RemoteStore, folder: Path, found: dict[str, RemoteFile]) -> dict[str, RemoteFile]:
     names = weight_names(found, lambda name: folder / name, "auto", store.url)
     if len(names) > MOST_FILES:
         raise CheckpointError(f"{store.url}/{INDEX} names {len(names):,} files, at most {MOST_FILES:,} are read")
@@ -108,8 +115,8 @@ def remote_sources(path: Path) -> list[RangeSource]:
     """The weights of such a folder, their headers read. Raises CheckpointError for what is damaged, changed or gone."""
     said = read_json(path / REMOTE, MOST_SMALL)
     try:
-        url, files = str(said["url"]), {str(name): File(int(size), str(tag)) for name, (size, tag) in said["weights"].items()}
-        if strange := next((name for name in files if not is_beside(name, ".safetensors")), None):
+        url, files = str(said["url"]), {str(name): RemoteFile(int(size), str(tag)) for name, (size, tag) in said["weights"].items()}
+        if strange := next((name for name in files if not is_settings_file(name, ".safetensors")), None):
             raise ValueError(f"{shown(strange)} is no name of a file")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path / REMOTE} is damaged ({error}); remove its folder and open the model again") from error
@@ -117,7 +124,7 @@ def remote_sources(path: Path) -> list[RangeSource]:
     return [_source(store, name, file) for name, file in files.items()]
 
 
-def _source(store: Store, name: str, file: File) -> RangeSource:
+def _source(store: RemoteStore, name: str, file: RemoteFile) -> RangeSource:
     at = 0
 
     def read(count: int) -> bytes:

@@ -18,22 +18,22 @@ SECONDS, LONGEST = 30.0, 600.0  # for the next bytes of an answer, for one answe
 TRIES = 3
 
 
-class File(NamedTuple):
+class RemoteFile(NamedTuple):
     """tag: another one where the content is another; "": the store does not say."""
 
     size: int
     tag: str
 
 
-class Store(Protocol):
+class RemoteStore(Protocol):
     """A folder of files under a URL. Several threads may read at a time. All methods raise CheckpointError, within bounded time."""
 
     url: str  # as errors show it
 
-    def find(self, wanted: Iterable[str]) -> dict[str, File]:
+    def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         """Those of the wanted files that are there."""
 
-    def read(self, name: str, file: File, start: int, count: int) -> Any:
+    def read(self, name: str, file: RemoteFile, start: int, count: int) -> Any:
         """Exactly those bytes, as a buffer. Raises CheckpointError where the file is no longer the one that was found."""
 
 
@@ -41,14 +41,14 @@ def is_url(text: str) -> bool:
     return re.match(r"[a-zA-Z][\w+.-]*://", text) is not None
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> RemoteStore:
     """Raises ConfigError for a URL of another kind, and where a package is missing."""
     scheme = urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise ConfigError(f"{shown_url(url)}: a model's URL begins with {', '.join(f'{name}://' for name in (*SCHEMES, 'file'))}")
     if urlsplit(url).query or urlsplit(url).fragment:
         raise ConfigError(f"{shown_url(url)}: a model's URL names a folder and ends with its path; leave out what follows '?' or '#'")
-    store: Store = import_module(f".{SCHEMES[scheme]}", __package__).connect(url.rstrip("/"))
+    store: RemoteStore = import_module(f".{SCHEMES[scheme]}", __package__).connect(url.rstrip("/"))
     return store
 
 
@@ -66,12 +66,12 @@ def shown_url(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def lost(store: Store, name: str, why: object) -> CheckpointError:
+def lost(store: RemoteStore, name: str, why: object) -> CheckpointError:
     told = brief(" ".join(str(why).split()) or type(why).__name__)
     return CheckpointError(f"{store.url}/{name} could not be read: {told}; check the address and that the store is up")
 
 
-def changed(store: Store, name: str, before: File, now: object) -> CheckpointError:
+def changed(store: RemoteStore, name: str, before: RemoteFile, now: object) -> CheckpointError:
     return CheckpointError(
         f"{store.url}/{name} is another file than when the model was opened (then {before.size:,} bytes, {before.tag or 'no tag'}; now {now}); open the model again"
     )

@@ -13,7 +13,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 def require_few_steps(stream: IO[bytes], most: int) -> int:
     """Of one pickle, at the end of which the stream is left; returns its steps, `most` at most. Raises ValueError for what is too much, and for no pickle."""
-    stack, memo, steps = _Stack(), dict[Any, int](), 0
+    stack, memo, steps = _PickleStack(), dict[Any, int](), 0
     for steps, (operation, argument, _) in enumerate(pickletools.genops(stream), 1):
         if steps > most:
             raise ValueError(f"it takes more than {most:,} steps")
@@ -37,7 +37,7 @@ def require_few_steps(stream: IO[bytes], most: int) -> int:
     return steps
 
 
-class _Stack:
+class _PickleStack:
     """The unpickler's: of each value how many parts a tuple has, of all others 1; 0 for a mark."""
 
     def __init__(self) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, brief
-from ..models.fields import shown
-from .pickle_steps import MOST_STEPS, require_few_steps
-from .source import TensorSource
+from ...errors import CheckpointError, brief
+from ...models.spec.json_fields import shown
+from .pickle_cost import MOST_STEPS, require_few_steps
+from .tensor_source import MemoryWeightSource
 
 MOST_PICKLE = 16 * 2**20  # bytes of what describes the tensors
 BEFORE_TENSORS = 5  # pickles of a file that torch wrote before 1.6
@@ -22,7 +22,7 @@ LINE = 300
 CALLED = re.compile(r"GLOBAL (\S{1,200})")
 
 
-def pickled(file: Path) -> TensorSource:
+def pickle_source(file: Path) -> MemoryWeightSource:
     """The tensors of a .bin or .pt file, read from it as they are asked for, unless torch wrote it before 1.6.
 
     Raises CheckpointError for all else: objects that are no tensors, tensors that lie elsewhere than in the file, damage.
@@ -36,7 +36,7 @@ def pickled(file: Path) -> TensorSource:
         found = found["state_dict"]
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{file} holds {type(found).__name__}, not tensors by name")
-    return TensorSource(str(file), {_name(file, name): _plain(file, name, tensor) for name, tensor in found.items()})
+    return MemoryWeightSource(str(file), {_name(file, name): _plain(file, name, tensor) for name, tensor in found.items()})
 
 
 def _why(error: BaseException) -> str:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
-from ..errors import CheckpointError
-from ..models.fields import shown
-from .objects import parse_object
+from ...errors import CheckpointError
+from ...models.spec.json_fields import shown
+from ..model_files.bounded_json import parse_object
 
 MOST_HEADER = 100_000_000  # bytes; the format allows no more
 MOST_TENSORS = 100_000
@@ -26,7 +26,7 @@ DTYPES = FLOATS | {
 }  # fmt: skip
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor in a file. dtype: the file's name for it; start, stop: its bytes, counted from the file's begin."""
 
     name: str
@@ -36,20 +36,20 @@ class Stored(NamedTuple):
     stop: int
 
 
-class Header(NamedTuple):
+class SafetensorsHeader(NamedTuple):
     """tensors: in the order of their bytes.  beside: what the file says beside them; some writers put there what a weight's tensors mean."""
 
-    tensors: list[Stored]
+    tensors: list[StoredTensor]
     beside: dict[str, Any]
 
 
-def read_header(file: Path) -> Header:
+def read_header(file: Path) -> SafetensorsHeader:
     """Raises CheckpointError for what is damaged or cut short."""
     with open(file, "rb") as stream:
         return header_of(str(file), file.stat().st_size, stream.read)
 
 
-def header_of(name: str, size: int, read: Callable[[int], bytes]) -> Header:
+def header_of(name: str, size: int, read: Callable[[int], bytes]) -> SafetensorsHeader:
     """The same of a file that lies anywhere. read: gives the next bytes, as many as it is asked for, fewer at the end."""
     try:
         length, entries = _entries(size, read)
@@ -64,16 +64,16 @@ def header_of(name: str, size: int, read: Callable[[int], bytes]) -> Header:
         raise
     except ValueError as error:
         raise damaged_file(name, size, str(error)) from error
-    return Header(tensors, _beside(entries))
+    return SafetensorsHeader(tensors, _beside(entries))
 
 
-def beside_tensors(file: Path) -> dict[str, Any]:
+def metadata_tensors(file: Path) -> dict[str, Any]:
     """What a file says beside its tensors. Raises CheckpointError for a header that is damaged."""
     try:
         with open(file, "rb") as stream:
             return _beside(_entries(file.stat().st_size, stream.read)[1])
     except ValueError as error:
-        raise damaged(file, str(error)) from error
+        raise damaged_file_error(file, str(error)) from error
 
 
 def _beside(entries: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _beside(entries: dict[str, Any]) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def damaged(file: Path, why: str) -> CheckpointError:
+def damaged_file_error(file: Path, why: str) -> CheckpointError:
     return damaged_file(str(file), file.stat().st_size, why)
 
 
@@ -104,7 +104,7 @@ def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
     return data
 
 
-def _stored(name: str, entry: Any, begin: int) -> Stored:
+def _stored(name: str, entry: Any, begin: int) -> StoredTensor:
     if not isinstance(entry, dict):
         raise ValueError(f"tensor {shown(name)} is described by {shown(entry)}, not by an object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
@@ -112,14 +112,14 @@ def _stored(name: str, entry: Any, begin: int) -> Stored:
         raise ValueError(f"tensor {shown(name)} has dtype {shown(dtype)} and shape {shown(shape)}")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise ValueError(f"tensor {shown(name)} has data_offsets {shown(offsets)}")
-    return Stored(name, dtype, shape, begin + offsets[0], begin + offsets[1])
+    return StoredTensor(name, dtype, shape, begin + offsets[0], begin + offsets[1])
 
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
-def _check(tensors: list[Stored], begin: int, size: int) -> None:
+def _check(tensors: list[StoredTensor], begin: int, size: int) -> None:
     """The tensors fill the file without holes, each with the bytes that its shape needs."""
     for tensor in tensors:
         known = DTYPES.get(tensor.dtype)

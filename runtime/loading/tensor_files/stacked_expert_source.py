@@ -8,27 +8,27 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..models.names import Names
-from ..models.spec import Experts, Model
-from .header import Stored
-from .source import Source
+from ...models.spec.tensor_names import TensorNames
+from ...models.spec.model_spec import ExpertsSpec, ModelSpec
+from .safetensors_header import StoredTensor
+from .tensor_source import WeightSource
 
 
-class _Cut(NamedTuple):
+class _ExpertCut(NamedTuple):
     """offset: of its first byte in the whole tensor."""
 
-    whole: Stored
+    whole: StoredTensor
     offset: int
 
 
-class CutSource:
+class StackedExpertSource:
     """A source whose stacked tensors are there as the parts of each expert, under these parts' names."""
 
-    def __init__(self, source: Source, tensors: list[Stored], cuts: dict[str, _Cut]) -> None:
+    def __init__(self, source: WeightSource, tensors: list[StoredTensor], cuts: dict[str, _ExpertCut]) -> None:
         self.name, self.tensors, self.bytes = source.name, tensors, source.bytes
         self._source, self._cuts = source, cuts
 
-    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+    def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         cut = self._cuts.get(stored.name)
         if cut is None:
             self._source.read(stored, offset, part)
@@ -36,9 +36,9 @@ class CutSource:
             self._source.read(cut.whole, cut.offset + offset, part)
 
 
-def cut(source: Source, model: Model) -> Source:
+def split_stacked_experts(source: WeightSource, model: ModelSpec) -> WeightSource:
     """The source itself where it holds no stacked tensors of the model's experts."""
-    known, tensors, cuts = _known(model), list[Stored](), dict[str, _Cut]()
+    known, tensors, cuts = _known(model), list[StoredTensor](), dict[str, _ExpertCut]()
     for stored in source.tensors:
         found = known.get(_renamed(stored.name, model.names))
         if found is None or stored.shape[:1] != [found[1]]:
@@ -46,16 +46,16 @@ def cut(source: Source, model: Model) -> Source:
             continue
         for piece, offset in _pieces(stored, *found):
             tensors.append(piece)
-            cuts[piece.name] = _Cut(stored, offset)
-    return CutSource(source, tensors, cuts) if cuts else source
+            cuts[piece.name] = _ExpertCut(stored, offset)
+    return StackedExpertSource(source, tensors, cuts) if cuts else source
 
 
-def with_stacks_as_stored(model: Model, sources: Iterable[Source]) -> Model:
+def with_stacks_as_stored(model: ModelSpec, sources: Iterable[WeightSource]) -> ModelSpec:
     """The model with its experts' matrices as [out, in] where its files hold them so, though the first files of its kind did not.
 
     transformers 5 writes the experts of Qwen3-VL-MoE so. Raises nothing: shapes that fit neither way are seen by who plans.
     """
-    names, part = model.names.experts, next((layer.ffn for layer in model.layers if isinstance(layer.ffn, Experts)), None)
+    names, part = model.names.experts, next((layer.ffn for layer in model.layers if isinstance(layer.ffn, ExpertsSpec)), None)
     if part is None or not names.transposed:
         return model
     known = _known(model)
@@ -67,18 +67,18 @@ def with_stacks_as_stored(model: Model, sources: Iterable[Source]) -> Model:
     return replace(model, names=replace(model.names, experts=replace(names, transposed=False)))
 
 
-def _known(model: Model) -> dict[str, tuple[tuple[str, ...], int]]:
+def _known(model: ModelSpec) -> dict[str, tuple[tuple[str, ...], int]]:
     """By the name of a stacked tensor what its parts are called, {} for the expert's number, and how many experts it has."""
     return {
         f"{prefix}{stack.name}": (tuple(prefix + part for part in stack.parts), layer.ffn.count)
         for index, layer in enumerate(model.layers)
-        if isinstance(layer.ffn, Experts)
+        if isinstance(layer.ffn, ExpertsSpec)
         for prefix in [model.names.layer.format(model.stage.first + index)]
         for stack in model.names.experts.all_stacks()
     }
 
 
-def _pieces(stored: Stored, names: tuple[str, ...], count: int) -> Iterator[tuple[Stored, int]]:
+def _pieces(stored: StoredTensor, names: tuple[str, ...], count: int) -> Iterator[tuple[StoredTensor, int]]:
     """The parts of each expert, and where each begins in the tensor. Rows that cannot be shared out stay whole."""
     inner = stored.shape[1:]
     share = len(names) if inner and inner[0] % len(names) == 0 else 1
@@ -86,9 +86,9 @@ def _pieces(stored: Stored, names: tuple[str, ...], count: int) -> Iterator[tupl
     size = (stored.stop - stored.start) // (count * share)
     for number in range(count * share):
         name, offset = names[number % share].format(number // share), number * size
-        yield Stored(name, stored.dtype, shape, stored.start + offset, stored.start + offset + size), offset
+        yield StoredTensor(name, stored.dtype, shape, stored.start + offset, stored.start + offset + size), offset
 
 
-def _renamed(name: str, names: Names) -> str:
+def _renamed(name: str, names: TensorNames) -> str:
     begin = next(((old, new) for old, new in names.prefixes if name.startswith(old)), None)
     return name if begin is None else begin[1] + name.removeprefix(begin[0])

@@ -11,43 +11,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..models.fields import shown
-from .header import DTYPES, Stored, damaged, read_header
+from ...errors import CheckpointError
+from ...models.spec.json_fields import shown
+from .safetensors_header import DTYPES, StoredTensor, damaged_file_error, read_header
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """name: for errors.  tensors: all that it holds.  bytes: that it has where it lies.  Several threads may read at a time."""
 
     name: str
-    tensors: list[Stored]
+    tensors: list[StoredTensor]
     bytes: int
 
-    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+    def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         """Fill `part` (uint8, on the CPU) with the bytes of a tensor from `offset` on."""
 
 
-class FileSource:
-    """A file whose tensors lie in it one after the other, each as its bytes. beside: see `Header`."""
+class FileWeightSource:
+    """A file whose tensors lie in it one after the other, each as its bytes. beside: see `SafetensorsHeader`."""
 
-    def __init__(self, file: Path, tensors: list[Stored], beside: Mapping[str, Any] = NOTHING) -> None:
+    def __init__(self, file: Path, tensors: list[StoredTensor], beside: Mapping[str, Any] = NOTHING) -> None:
         self.file, self.name, self.tensors, self.bytes, self.beside = file, str(file), tensors, file.stat().st_size, beside
 
-    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+    def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         view = part.numpy().data
         with open(self.file, "rb", buffering=0) as stream:
             stream.seek(stored.start + offset)
             while len(view):
                 count = stream.readinto(view)
                 if not count:
-                    raise damaged(self.file, f"it ended within tensor {shown(stored.name)}")
+                    raise damaged_file_error(self.file, f"it ended within tensor {shown(stored.name)}")
                 view = view[count:]
 
 
-class TensorSource:
+class MemoryWeightSource:
     """Tensors that are in memory: of a pickle that is mapped, of a training loop."""
 
     def __init__(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -55,13 +55,13 @@ class TensorSource:
         self.tensors = [self._stored(name, tensor) for name, tensor in self._held.items()]
         self.bytes = sum(stored.stop for stored in self.tensors)
 
-    def _stored(self, name: str, tensor: Tensor) -> Stored:
+    def _stored(self, name: str, tensor: Tensor) -> StoredTensor:
         if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
             found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise CheckpointError(f"{self.name}: {shown(name)} is {found}, not a tensor of {', '.join(DTYPES)}")
-        return Stored(name, NAMES[tensor.dtype], list(tensor.shape), 0, tensor.numel() * tensor.itemsize)
+        return StoredTensor(name, NAMES[tensor.dtype], list(tensor.shape), 0, tensor.numel() * tensor.itemsize)
 
-    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+    def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         tensor = self._held[stored.name]
         first, count = offset // tensor.itemsize, len(part) // tensor.itemsize
         if tensor.dim() > 1 and not tensor.is_contiguous():  # then it is copied: no more of it than the rows that are asked for
@@ -70,7 +70,7 @@ class TensorSource:
         part.view(tensor.dtype).copy_(tensor.detach().reshape(-1)[first : first + count])
 
 
-def given_tensors(given: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def tensors_as_source(given: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors by name, of a mapping or of pairs. Raises CheckpointError for what is neither, and for a name that comes twice."""
     found: dict[str, Tensor] = {}
     for pair in given.items() if isinstance(given, Mapping) else given if isinstance(given, Iterable) else [given]:
@@ -82,12 +82,12 @@ def given_tensors(given: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) ->
     return found
 
 
-def safetensors(file: Path) -> FileSource:
+def safetensors(file: Path) -> FileWeightSource:
     """Raises CheckpointError for a file that is damaged."""
-    return FileSource(file, *read_header(file))
+    return FileWeightSource(file, *read_header(file))
 
 
-def bytes_of(source: Source, stored: Stored, offset: int, count: int) -> np.ndarray:
+def bytes_of(source: WeightSource, stored: StoredTensor, offset: int, count: int) -> np.ndarray:
     """uint8 [count]"""
     part = torch.empty(count, dtype=torch.uint8)
     source.read(stored, offset, part)

@@ -20,7 +20,7 @@ CHUNK = 16 * 2**20  # bytes that are read and copied at a time, a multiple of ev
 READERS = 8
 
 
-class Chunk(NamedTuple):
+class TransferChunk(NamedTuple):
     """Bytes to fetch and where they belong.
 
     read: fills a uint8 CPU tensor of exactly the chunk's bytes.  dtype: what the bytes are.
@@ -38,26 +38,26 @@ class Chunk(NamedTuple):
 
 def chunks(
     reader: Callable[[int], Callable[[Tensor], None]], dtype: torch.dtype, target: Tensor
-) -> Iterator[Chunk]:
+) -> Iterator[TransferChunk]:
     """A tensor cut into chunks. `reader(offset)` reads from that byte of the source on."""
     flat, step = target.view(-1), CHUNK // dtype.itemsize
     for first in range(0, flat.numel(), step):
-        yield Chunk(reader(first * dtype.itemsize), dtype, flat[first : first + step])
+        yield TransferChunk(reader(first * dtype.itemsize), dtype, flat[first : first + step])
 
 
-def transfer(work: Iterable[Chunk], device: torch.device, done: Callable[[int], None] | None = None) -> None:
+def transfer(work: Iterable[TransferChunk], device: torch.device, done: Callable[[int], None] | None = None) -> None:
     """Fetch every chunk; returns when all have arrived. `done(bytes)` is called by the readers as they go on.
 
     What a `read` raises is raised here, after the other readers have stopped.
     """
-    with Readers(device, done) as readers:
+    with TransferThreads(device, done) as readers:
         readers.fetch(work).wait()
 
 
-class Load:
+class TransferJob:
     """Chunks that were asked for together. `wait` returns when they are in their places, for what the caller's stream does next."""
 
-    def __init__(self, chunks: list[Chunk], stream: torch.cuda.Stream | None) -> None:
+    def __init__(self, chunks: list[TransferChunk], stream: torch.cuda.Stream | None) -> None:
         self._left, self._lock, self._over = len(chunks), threading.Lock(), threading.Event()
         self._error: BaseException | None = None
         self._copies: dict[int, torch.cuda.Event] = {}
@@ -90,7 +90,7 @@ class Load:
             copy.synchronize()
 
 
-class Readers:
+class TransferThreads:
     """Threads that fetch chunks, in the order in which they were asked for, until the `with` ends.
 
     done: called with the bytes of each chunk.
@@ -98,17 +98,17 @@ class Readers:
 
     def __init__(self, device: torch.device, done: Callable[[int], None] | None = None) -> None:
         self._device, self._done = device, done
-        self._queue: deque[tuple[Chunk, Load]] = deque()
+        self._queue: deque[tuple[TransferChunk, TransferJob]] = deque()
         self._more = threading.Condition()
         self._closed = False
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
-    def fetch(self, work: Iterable[Chunk]) -> Load:
+    def fetch(self, work: Iterable[TransferChunk]) -> TransferJob:
         """The targets must not be touched before `wait` returns."""
         chunks = list(work)
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
-        load = Load(chunks, stream)
+        load = TransferJob(chunks, stream)
         with self._more:
             if self._error is not None:
                 raise self._error
@@ -123,7 +123,7 @@ class Readers:
             self._threads.append(thread)
             thread.start()
 
-    def __enter__(self) -> Readers:
+    def __enter__(self) -> TransferThreads:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +134,7 @@ class Readers:
         for thread in self._threads:
             thread.join()
 
-    def _next(self) -> tuple[Chunk, Load] | None:
+    def _next(self) -> tuple[TransferChunk, TransferJob] | None:
         with self._more:
             while not self._queue:
                 if self._closed:
@@ -153,7 +153,7 @@ class Readers:
                 self._queue.clear()
 
     def _carry_all(self) -> None:
-        lane = _HostLane() if self._device.type != "cuda" else _DeviceLane(self._device)
+        lane = _HostTransfer() if self._device.type != "cuda" else _DeviceTransfer(self._device)
         with lane.context():
             while (found := self._next()) is not None:
                 chunk, load = found
@@ -168,7 +168,7 @@ class Readers:
         lane.finish()
 
 
-class _HostLane:
+class _HostTransfer:
     """To places in main memory: read straight into them, but for what has to be converted."""
 
     _buffer: Tensor | None = None
@@ -176,7 +176,7 @@ class _HostLane:
     def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def carry(self, chunk: Chunk, free: torch.cuda.Event | None) -> torch.cuda.Event | None:
+    def carry(self, chunk: TransferChunk, free: torch.cuda.Event | None) -> torch.cuda.Event | None:
         if chunk.dtype == chunk.target.dtype:
             chunk.read(chunk.target.view(torch.uint8))
         else:
@@ -190,7 +190,7 @@ class _HostLane:
     def finish(self) -> None: ...
 
 
-class _DeviceLane(_HostLane):
+class _DeviceTransfer(_HostTransfer):
     """To places on a GPU, through two page-locked buffers in turn, on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
@@ -201,7 +201,7 @@ class _DeviceLane(_HostLane):
     def context(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream)
 
-    def carry(self, chunk: Chunk, free: torch.cuda.Event | None) -> torch.cuda.Event | None:
+    def carry(self, chunk: TransferChunk, free: torch.cuda.Event | None) -> torch.cuda.Event | None:
         """free: when the caller's stream no longer uses what the target's memory was before."""
         buffer, copied = self._next_buffer()
         copied.synchronize()

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers.linear import BlockedLinear, Linear
-from .spec import Experts, Gated, Plain
+from ...layers import cpu_kernels
+from ...layers.linear_layers import BlockedLinear, Linear
+from ..spec.model_spec import ExpertsSpec, GatedFFNSpec, PlainFFNSpec
 
 if TYPE_CHECKING:
-    from .expert_spread import Spread
-    from .experts import ExpertsPart
+    from ..placement.expert_parallel_plan import ExpertParallelPlan
+    from ..reference.reference_experts import ReferenceExperts
 
 AT_ONCE = 512  # rows, whose pairs with experts take memory that a thread keeps
 EXPERTS = np.dtype([
@@ -27,36 +27,36 @@ EXPERTS = np.dtype([
 ])  # fmt: skip
 
 
-def refusal(part: Experts) -> str | None:
+def refusal(part: ExpertsSpec) -> str | None:
     """Why the kernels leave a mixture, whatever becomes of its weights, for people; None: they take it."""
     if part.router.score == "mixer":
         return "experts chosen one after the other (PhiMoE)"
     if part.weighs_input:
         return "experts whose inputs are weighed (Llama 4)"
     networks = [part.expert, *([part.shared] if part.shared else [])]
-    if not all(isinstance(each, Gated) and each.scale == each.out_scale == 1 for each in networks):
+    if not all(isinstance(each, GatedFFNSpec) and each.scale == each.out_scale == 1 for each in networks):
         return "experts without a gate, or with multipliers inside"
     if part.latent is not None:
         return "experts behind a projection"
-    strange = next((each.activation for each in networks if each.activation not in cpu.ACTIVATIONS), None)
+    strange = next((each.activation for each in networks if each.activation not in cpu_kernels.ACTIVATIONS), None)
     return None if strange is None else f"activation {strange!r}"
 
 
-class ExpertWords:
+class ExpertsStruct:
     """Of a part whose products stay as they are; it keeps what the kernels read."""
 
-    def __init__(self, part: ExpertsPart) -> None:
+    def __init__(self, part: ReferenceExperts) -> None:
         found = np.zeros(1, EXPERTS)
         self._memory, self._words = found, found[0]
         self._products: list[BlockedLinear] = []
-        self._kind = cpu.KINDS[part.dtype]
+        self._kind = cpu_kernels.KINDS[part.dtype]
         self._fill(part)
         self.address: int = found.ctypes.data
 
     @classmethod
-    def of(cls, part: ExpertsPart) -> ExpertWords | None:
+    def of(cls, part: ReferenceExperts) -> ExpertsStruct | None:
         """None where the kernels do not take it."""
-        there = cpu.can_compute(part.dtype, part.device) and refusal(part.part) is None and not (part.spread and part.spread.ordered)
+        there = cpu_kernels.can_compute(part.dtype, part.device) and refusal(part.part) is None and not (part.spread and part.spread.ordered)
         blocked = there and all(isinstance(getattr(*place), BlockedLinear) for place in part.products())
         return cls(part) if blocked else None
 
@@ -65,10 +65,10 @@ class ExpertWords:
         x = x.contiguous()
         y = torch.empty_like(x)
         for rows, given in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True):
-            cpu.kernels.mixture(self._kind, self.address, rows.data_ptr(), given.data_ptr(), len(rows))
+            cpu_kernels.kernels.mixture(self._kind, self.address, rows.data_ptr(), given.data_ptr(), len(rows))
         return y
 
-    def _fill(self, part: ExpertsPart) -> None:
+    def _fill(self, part: ReferenceExperts) -> None:
         words, spec, router = self._words, part.part, part.part.router
         words["count"], words["top_k"], words["hidden"] = spec.count, spec.top_k, part.hidden
         words["inner"], words["activation"], words["limit"] = _of_network(spec.expert)
@@ -88,7 +88,7 @@ class ExpertWords:
         if part.spread is not None:
             self.place(part.spread)
 
-    def place(self, spread: Spread) -> None:
+    def place(self, spread: ExpertParallelPlan) -> None:
         """From now on experts lie so."""
         words = self._words
         words["most_copies"], words["copies"], words["places"] = spread.table.shape[1], spread.copies.data_ptr(), spread.table.data_ptr()
@@ -103,6 +103,6 @@ class ExpertWords:
         return product.words.ctypes.data
 
 
-def _of_network(part: Gated | Plain) -> tuple[int, int, float]:
-    assert isinstance(part, Gated)
-    return part.inner, cpu.ACTIVATIONS[part.activation], part.limit or 0.0
+def _of_network(part: GatedFFNSpec | PlainFFNSpec) -> tuple[int, int, float]:
+    assert isinstance(part, GatedFFNSpec)
+    return part.inner, cpu_kernels.ACTIVATIONS[part.activation], part.limit or 0.0

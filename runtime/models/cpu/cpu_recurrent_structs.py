@@ -8,41 +8,41 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..cache.states import StateMemory
-from ..layers import cpu
-from ..layers.linear import BlockedLinear, Linear
-from ..layers.recurrent import compiled
-from .conv import ShortConvPart
-from .delta import UNIT_EPS, DeltaPart
-from .mamba1 import Mamba1Part
-from .mamba2 import Mamba2Part
-from .recurrence import Convolution
-from .recurrent_spec import Delta, Mamba1, Mamba2
-from .spec import ShortConv
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...layers import cpu_kernels
+from ...layers.linear_layers import BlockedLinear, Linear
+from ...layers.recurrent import cpu_recurrent_kernels
+from ..reference.reference_short_conv import ReferenceShortConv
+from ..reference.reference_delta_net import UNIT_EPS, ReferenceDeltaNet
+from ..reference.reference_mamba1 import ReferenceMamba1
+from ..reference.reference_mamba2 import ReferenceMamba2
+from ..reference.reference_recurrence import ReferenceConvolution
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.model_spec import ShortConvSpec
 
-KINDS: dict[type, int] = {DeltaPart: 0, Mamba2Part: 1, Mamba1Part: 2, ShortConvPart: 3}
+KINDS: dict[type, int] = {ReferenceDeltaNet: 0, ReferenceMamba2: 1, ReferenceMamba1: 2, ReferenceShortConv: 3}
 RECURRENT = np.dtype([
     *((name, "i8") for name in ("kind", "heads", "shared", "key", "value", "channels", "width", "activation")),
     *((name, "i8") for name in ("gate", "gate_first", "spans", "apart", "rank")),
     *((name, "f8") for name in ("scale", "unit", "reach", "least", "most", "eps")),
     *((name, "i8") for name in ("kernel", "kernel_bias", "bias", "rate", "skip", "weight", "input", "others", "spread", "gates")),
-    ("norms", cpu.NORM, 3), ("windows", "i8"), ("states", "i8"),
+    ("norms", cpu_kernels.NORM, 3), ("windows", "i8"), ("states", "i8"),
 ])  # fmt: skip
-RecurrentPart = DeltaPart | Mamba2Part | Mamba1Part | ShortConvPart
+RecurrentPart = ReferenceDeltaNet | ReferenceMamba2 | ReferenceMamba1 | ReferenceShortConv
 
 
-def refusal(mixer: Delta | Mamba1 | Mamba2 | ShortConv) -> Iterator[str]:
+def refusal(mixer: DeltaNetSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec) -> Iterator[str]:
     """Why the compiled step leaves such a mixer, for people."""
-    activation = None if isinstance(mixer, ShortConv) else mixer.activation
-    if not compiled.convolves(mixer.width, activation):
-        yield f"a convolution of {mixer.width} tokens, activation {activation!r}; the compiled kernels take up to {cpu.most_seen()}"
-    if isinstance(mixer, Delta | Mamba2) and mixer.state[1].shape[1] > cpu.most_keys():
-        yield f"states of {mixer.state[1].shape[1]} keys; the compiled kernels take up to {cpu.most_keys()}"
-    if isinstance(mixer, Mamba1) and mixer.size > cpu.most_numbers_of_channels():
-        yield f"{mixer.size} numbers a channel; the compiled kernels take up to {cpu.most_numbers_of_channels()}"
+    activation = None if isinstance(mixer, ShortConvSpec) else mixer.activation
+    if not cpu_recurrent_kernels.supports_convolution(mixer.width, activation):
+        yield f"a convolution of {mixer.width} tokens, activation {activation!r}; the compiled kernels take up to {cpu_kernels.most_seen()}"
+    if isinstance(mixer, DeltaNetSpec | Mamba2Spec) and mixer.state[1].shape[1] > cpu_kernels.most_keys():
+        yield f"states of {mixer.state[1].shape[1]} keys; the compiled kernels take up to {cpu_kernels.most_keys()}"
+    if isinstance(mixer, Mamba1Spec) and mixer.size > cpu_kernels.max_channel_numbers():
+        yield f"{mixer.size} numbers a channel; the compiled kernels take up to {cpu_kernels.max_channel_numbers()}"
 
 
-class RecurrentWords:
+class RecurrentStruct:
     """Of a sealed mixer whose products stay as they are."""
 
     def __init__(self, part: RecurrentPart) -> None:
@@ -55,52 +55,52 @@ class RecurrentWords:
         _fill_convolution(words, part.convolution)
         FILLS[type(part)](words, part)
 
-    def bind(self, memory: StateMemory) -> None:
+    def bind(self, memory: RecurrentStateMemory) -> None:
         """Where the layer's states lie."""
         windows, *states = memory.of(self._index)
         self._words["windows"], self._words["states"] = windows.data_ptr(), states[0].data_ptr() if states else 0
 
 
-def _fill_convolution(words: Any, convolution: Convolution) -> None:
+def _fill_convolution(words: Any, convolution: ReferenceConvolution) -> None:
     words["width"], words["channels"] = convolution.weight.shape
     words["kernel"], words["kernel_bias"] = convolution.weight.data_ptr(), _at(convolution.bias)
-    words["activation"] = -1 if convolution.activation is None else cpu.ACTIVATIONS[convolution.activation]
+    words["activation"] = -1 if convolution.activation is None else cpu_kernels.ACTIVATIONS[convolution.activation]
 
 
-def _fill_delta(words: Any, mixer: DeltaPart) -> None:
+def _fill_delta(words: Any, mixer: ReferenceDeltaNet) -> None:
     part = mixer.part
     words["heads"], words["shared"], words["key"], words["value"] = part.heads, part.heads // part.key_heads, part.dim, part.value_dim
-    words["spans"], words["gate"], words["rank"] = part.heads, compiled.GATES[part.gate], part.rank or 0
+    words["spans"], words["gate"], words["rank"] = part.heads, cpu_recurrent_kernels.GATES[part.gate], part.rank or 0
     words["scale"], words["unit"], words["reach"], words["eps"] = part.dim**-0.5, UNIT_EPS, part.reach, part.eps
     words["bias"], words["rate"], words["weight"] = mixer.bias.data_ptr(), mixer.rate.data_ptr(), mixer.norm.data_ptr()
     _fill_products(words, input=mixer.input, others=mixer.rates, spread=mixer.spread, gates=mixer.gate)
 
 
-def _fill_mamba2(words: Any, mixer: Mamba2Part) -> None:
+def _fill_mamba2(words: Any, mixer: ReferenceMamba2) -> None:
     part = mixer.part
     words["heads"], words["shared"], words["key"], words["value"] = part.heads, part.heads // part.groups, part.size, part.dim
-    words["spans"], words["gate"], words["gate_first"] = part.groups, compiled.GATES["silu"], not part.norm_first
+    words["spans"], words["gate"], words["gate_first"] = part.groups, cpu_recurrent_kernels.GATES["silu"], not part.norm_first
     words["apart"], words["weight"] = mixer.norm is not None and len(mixer.norm) > part.inner // part.groups, _at(mixer.norm)
     words["least"], words["most"], words["eps"] = part.least, part.most, -1.0 if part.eps is None else part.eps
     words["bias"], words["rate"], words["skip"] = mixer.bias.data_ptr(), mixer.rate.data_ptr(), mixer.skip.data_ptr()
     _fill_products(words, input=mixer.input)
 
 
-def _fill_mamba1(words: Any, mixer: Mamba1Part) -> None:
+def _fill_mamba1(words: Any, mixer: ReferenceMamba1) -> None:
     part = mixer.part
     words["heads"], words["key"], words["value"], words["rank"] = part.inner, part.size, 1, part.rank
-    words["gate"], words["rate"], words["skip"] = compiled.GATES["silu"], mixer.rate.data_ptr(), mixer.skip.data_ptr()
+    words["gate"], words["rate"], words["skip"] = cpu_recurrent_kernels.GATES["silu"], mixer.rate.data_ptr(), mixer.skip.data_ptr()
     for place, norm in enumerate(mixer.norms):
         if norm is not None:
             words["norms"][place] = norm.words
     _fill_products(words, input=mixer.input, others=mixer.select, spread=mixer.steps)
 
 
-def _fill_short(words: Any, mixer: ShortConvPart) -> None:
+def _fill_short(words: Any, mixer: ReferenceShortConv) -> None:
     _fill_products(words, input=mixer.into)
 
 
-FILLS: dict[type, Any] = {DeltaPart: _fill_delta, Mamba2Part: _fill_mamba2, Mamba1Part: _fill_mamba1, ShortConvPart: _fill_short}
+FILLS: dict[type, Any] = {ReferenceDeltaNet: _fill_delta, ReferenceMamba2: _fill_mamba2, ReferenceMamba1: _fill_mamba1, ReferenceShortConv: _fill_short}
 
 
 def _fill_products(words: Any, **products: Linear | None) -> None:

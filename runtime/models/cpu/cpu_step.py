@@ -14,27 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..layers import cpu
-from ..layers.float8 import FP8
-from ..layers.linear import BlockedLinear
-from ..layers.recurrent import Ragged
-from ..step.batch import Batch
-from .attention import AttentionPart
-from .claims import compiled_refusal
-from .compiled_words import Words
+from ...attention.attention_backend import AttentionBackend
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...layers import cpu_kernels
+from ...layers.float8_reference import FP8
+from ...layers.linear_layers import BlockedLinear
+from ...layers.recurrent import RaggedSequences
+from ...step.step_batch import StepBatch
+from ..reference.reference_attention import ReferenceAttention
+from .cpu_support import cpu_refusal
+from .cpu_step_structs import ModelStruct
 
 if TYPE_CHECKING:
-    from .block import Block
-    from .decoder import Decoder
+    from ..reference.reference_block import ReferenceBlock
+    from ..decoder import Decoder
 
 FIELDS = 18  # of the struct Step
 SEEN = 10  # of them, where what rows see stands; then the tables
 MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
 
 
-class Span(NamedTuple):
+class LayerSpan(NamedTuple):
     """Neighbouring layers of a step, `start` to `stop`, that the compiled kernels take, or torch."""
 
     start: int
@@ -42,19 +42,19 @@ class Span(NamedTuple):
     compiled: bool
 
 
-class Plan(NamedTuple):
+class CpuStepPlan(NamedTuple):
     """A step's spans. seen: pointers to what rows see and where they store, four for each kind of layers that see the same."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[LayerSpan, ...]
     seen: list[int]
 
 
-def are_blocked(block: Block) -> bool:
+def are_blocked(block: ReferenceBlock) -> bool:
     """Whether the kernels multiply what a sealed layer has."""
     return all(isinstance(getattr(*place), BlockedLinear) for place in block.products())
 
 
-class CompiledStep:
+class CpuStep:
     """Runs layers of a sealed decoder, one step at a time: it keeps the space that they need, and not the model.
 
     claimed: of each layer, whether it is run where its attention allows.
@@ -68,55 +68,55 @@ class CompiledStep:
         firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
         self._attending = set(kinds)
         self._firsts = sorted(firsts.values())
-        self._keeps = [layer.mixer is not None and not isinstance(layer.mixer, AttentionPart) for layer in model.layers]
+        self._keeps = [layer.mixer is not None and not isinstance(layer.mixer, ReferenceAttention) for layer in model.layers]
         self._sees = [self._firsts.index(firsts[kinds[i]]) if i in kinds else 0 for i in range(len(model.layers))]
-        self._words = Words(model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees)
+        self._words = ModelStruct(model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees)
         self._embeds = claimed[0] and model.embedding.plain
         self._ends = claimed[-1] and model.head.project is None and isinstance(model.head.product, BlockedLinear)
         self._space = torch.empty(0, dtype=model.dtype)
         self._bound: weakref.ref[AttentionBackend] | None = None
-        self._cuts: dict[tuple[bool, tuple[bool, ...]], tuple[Span, ...]] = {}
+        self._cuts: dict[tuple[bool, tuple[bool, ...]], tuple[LayerSpan, ...]] = {}
 
     @classmethod
-    def of(cls, model: Decoder) -> CompiledStep | None:
+    def of(cls, model: Decoder) -> CpuStep | None:
         """None where the kernels take no layer."""
-        there = cpu.can_compute(model.dtype, model.device)
-        claimed = [there and compiled_refusal(block) is None and are_blocked(block) for block in model.layers]
+        there = cpu_kernels.can_compute(model.dtype, model.device)
+        claimed = [there and cpu_refusal(block) is None and are_blocked(block) for block in model.layers]
         if not any(claimed):
             return None
         layers = [block for block, ours in zip(model.layers, claimed, strict=True) if ours]
         products = [model.head.product, *(getattr(*place) for layer in layers for place in layer.products())]
         blocked = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
         if sum(product.weight.nbytes for product in blocked) <= MOST_TO_MOVE:
-            BlockedLinear.lay_together(blocked)
+            BlockedLinear.store_together(blocked)
         return cls(model, claimed)
 
-    def plan(self, batch: Batch, attention: AttentionBackend) -> Plan:
+    def plan(self, batch: StepBatch, attention: AttentionBackend) -> CpuStepPlan:
         """How a planned batch is cut: compiled are claimed layers that the kernels attend."""
         if attention.pool.dtype not in (self._dtype, FP8):
-            return Plan((Span(0, len(self.claimed), False),), [])
+            return CpuStepPlan((LayerSpan(0, len(self.claimed), False),), [])
         seen = [attention.seen(layer, batch) for layer in self._firsts]
         attended = tuple(each is not None for each in seen)
-        key = len(batch.token_ids) <= cpu.STEP_ROWS, attended
+        key = len(batch.token_ids) <= cpu_kernels.STEP_ROWS, attended
         if key not in self._cuts:
             self._cuts[key] = self._cut(*key)
-        return Plan(self._cuts[key], [pointer for each in seen for pointer in each or (0, 0, 0, 0)])
+        return CpuStepPlan(self._cuts[key], [pointer for each in seen for pointer in each or (0, 0, 0, 0)])
 
-    def _cut(self, few: bool, attended: tuple[bool, ...]) -> tuple[Span, ...]:
+    def _cut(self, few: bool, attended: tuple[bool, ...]) -> tuple[LayerSpan, ...]:
         """few: there are no more rows than go through the layers at once: states are kept through all of a sequence."""
         ours = [claim and (few if keeps else not attended or attended[sees]) for claim, keeps, sees in zip(self.claimed, self._keeps, self._sees, strict=True)]
         runs = [(compiled, [layer for layer, _ in group]) for compiled, group in groupby(enumerate(ours), lambda each: each[1])]
-        return tuple(Span(layers[0], layers[-1] + 1, compiled) for compiled, layers in runs)
+        return tuple(LayerSpan(layers[0], layers[-1] + 1, compiled) for compiled, layers in runs)
 
     def run(
-        self, model: Decoder, span: Span, x: Tensor | None, batch: Batch, attention: AttentionBackend, seen: list[int], memory: StateMemory | None = None
+        self, model: Decoder, span: LayerSpan, x: Tensor | None, batch: StepBatch, attention: AttentionBackend, seen: list[int], memory: RecurrentStateMemory | None = None
     ) -> Tensor:  # fmt: skip
         """Hidden states behind the span's layers, from those before it; behind the last layer the logits.
 
         x: [T, hidden], written over; None before the first layer.  The batch's `logit_rows` are in rising order.
         """
         self._bind(attention)
-        ragged = None if memory is None else Ragged.of(batch.query_lens, batch.token_ids.device)  # kept until the call is over
+        ragged = None if memory is None else RaggedSequences.of(batch.query_lens, batch.token_ids.device)  # kept until the call is over
         states = self._bind_states(batch, memory, ragged)
         rows, last = len(batch.token_ids), span.stop == len(model.layers)
         results = len(batch.logit_rows) if last and not batch.whole else rows
@@ -134,13 +134,13 @@ class CompiledStep:
         ], np.int64)  # fmt: skip
         address = step.ctypes.data
         step[SEEN], step[SEEN + 1] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
-        cpu.kernels.step(self._words.address, address)
+        cpu_kernels.kernels.step(self._words.address, address)
         if logits is not None:
             return model.head.behind(logits, model.dtype)
         x = x.view(-1)[: rows * self._row].view(rows, self._row)
         return model.finished(x[:results], batch) if last else x
 
-    def _bind_states(self, batch: Batch, memory: StateMemory | None, ragged: Ragged | None) -> tuple[int, int, int, int]:
+    def _bind_states(self, batch: StepBatch, memory: RecurrentStateMemory | None, ragged: RaggedSequences | None) -> tuple[int, int, int, int]:
         """Where the layers' states lie; how many sequences there are, and pointers to where their rows begin and their slots stand."""
         if memory is None or ragged is None or batch.state_read is None or batch.state_write is None:
             return 0, 0, 0, 0
@@ -149,7 +149,7 @@ class CompiledStep:
         return len(batch.query_lens), ragged.starts.data_ptr(), batch.state_read.data_ptr(), batch.state_write.data_ptr()
 
     def _room(self, rows: int) -> Tensor:
-        wanted = rows * self._row + min(rows, cpu.STEP_ROWS) * self._words.space
+        wanted = rows * self._row + min(rows, cpu_kernels.STEP_ROWS) * self._words.space
         if len(self._space) < wanted:
             self._space = self._space.new_empty(wanted)
         return self._space
@@ -166,6 +166,6 @@ class CompiledStep:
         self._bound = weakref.ref(attention)
 
 
-def adapters_of(batch: Batch) -> tuple[int, int]:
+def adapters_of(batch: StepBatch) -> tuple[int, int]:
     """Where the step finds the slots of its rows' adapters and what lies in these; zeros: no row has one."""
     return (0, 0) if batch.adapters is None or batch.adapters.compiled is None else batch.adapters.compiled

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers.linear import BlockedLinear
-from .attention import AttentionPart
-from .block import NORMS, Block
-from .experts import ExpertsPart
-from .feedforward import GatedPart, PlainPart
-from .recurrent_words import RecurrentPart, RecurrentWords
-from .spec import Gated
+from ...layers import cpu_kernels
+from ...layers.linear_layers import BlockedLinear
+from ..reference.reference_attention import ReferenceAttention
+from ..reference.reference_block import NORMS, ReferenceBlock
+from ..reference.reference_experts import ReferenceExperts
+from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
+from .cpu_recurrent_structs import RecurrentPart, RecurrentStruct
+from ..spec.model_spec import GatedFFNSpec
 
 if TYPE_CHECKING:
-    from .decoder import Decoder
+    from ..decoder import Decoder
 
 WEIGHT = np.dtype((np.int64, 6))
 INPUTS = 5  # of its numbers, how many inputs the weight has
@@ -26,34 +26,34 @@ LAYER = np.dtype([
     *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
     *((name, "f8") for name in ("scale", "softcap", "clip", "branch", "k_scale", "v_scale")),
     *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
-    *((name, cpu.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
+    *((name, cpu_kernels.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
     *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),
     *((name, "i8") for name in ("experts", "recurrent", "mixes", "feeds")),
 ])  # fmt: skip
 MODEL = np.dtype([
     *((name, "i8") for name in ("kind", "layers", "hidden", "wide", "mixed", "embedding")),
-    ("embed_scale", "f8"), ("norm", cpu.NORM), ("head", WEIGHT),
+    ("embed_scale", "f8"), ("norm", cpu_kernels.NORM), ("head", WEIGHT),
 ])  # fmt: skip
 
 
-class Words:
+class ModelStruct:
     """Memory of a struct Model with its layers; `layers` is a view of it, to be written into.
 
     claimed: the layers that are filled; the others stay zero.  space: numbers that a row of a step needs beside x.
     states: of the layers that keep some.
     """
 
-    def __init__(self, model: Decoder, claimed: list[Block], seen: list[int]) -> None:
+    def __init__(self, model: Decoder, claimed: list[ReferenceBlock], seen: list[int]) -> None:
         count = len(model.layers)
         self._memory = np.zeros((MODEL.itemsize + count * LAYER.itemsize) // 8, np.int64)
         bytes_ = self._memory.view(np.uint8)
         self.address = self._memory.ctypes.data
         self.layers = bytes_[MODEL.itemsize :].view(LAYER)
         turns = list(model.rotaries)
-        self.states = {block.index: RecurrentWords(block.mixer) for block in claimed if isinstance(block.mixer, RecurrentPart)}
+        self.states = {block.index: RecurrentStruct(block.mixer) for block in claimed if isinstance(block.mixer, RecurrentPart)}
         for block in claimed:
             fill(self.layers[block.index], block)
-            if isinstance(block.mixer, AttentionPart):
+            if isinstance(block.mixer, ReferenceAttention):
                 rope = block.layer.attention.rope
                 self.layers[block.index]["turn"] = -1 if rope is None else turns.index(rope)
             if block.index in self.states:
@@ -66,7 +66,7 @@ class Words:
 
 
 def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
-    words["kind"], words["layers"], words["hidden"] = cpu.KINDS[model.dtype], len(model.layers), model.config.hidden_size
+    words["kind"], words["layers"], words["hidden"] = cpu_kernels.KINDS[model.dtype], len(model.layers), model.config.hidden_size
     words["wide"], words["mixed"] = wide, mixed
     words["embedding"], words["embed_scale"] = model.embedding.table.data_ptr(), model.embedding.scale
     if model.head.norm is not None:
@@ -75,11 +75,11 @@ def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
         words["head"] = model.head.product.words
 
 
-def fill(words: Any, block: Block) -> None:
+def fill(words: Any, block: ReferenceBlock) -> None:
     """The struct Layer of a claimed layer, but for what only the whole model or the step knows."""
     layer = block.layer
     words["mixes"], words["feeds"] = block.mixer is not None, block.ffn is not None
-    if isinstance(block.mixer, AttentionPart):
+    if isinstance(block.mixer, ReferenceAttention):
         _fill_attention(words, block)
     else:
         words["heads"], words["dim"], words["turn"] = 1, _mixed(block), -1
@@ -90,15 +90,15 @@ def fill(words: Any, block: Block) -> None:
             words[name] = norm.words
     for name in _products(block):
         words[name] = _product(block, name).words
-    if isinstance(block.ffn, ExpertsPart):
+    if isinstance(block.ffn, ReferenceExperts):
         assert block.ffn.compiled is not None
         words["experts"] = block.ffn.compiled.address
     elif block.ffn is not None:
         ffn = block.dense.part
-        words["activation"], words["inner"], words["gated"] = cpu.ACTIVATIONS[ffn.activation], ffn.inner, isinstance(ffn, Gated)
+        words["activation"], words["inner"], words["gated"] = cpu_kernels.ACTIVATIONS[ffn.activation], ffn.inner, isinstance(ffn, GatedFFNSpec)
 
 
-def _fill_attention(words: Any, block: Block) -> None:
+def _fill_attention(words: Any, block: ReferenceBlock) -> None:
     part, mixer = block.layer.attention, block.attention
     words["heads"], words["kv_heads"], words["dim"], words["stores"] = part.heads, part.kv_heads, part.dim, part.source is None
     words["scale"], words["softcap"], words["clip"] = part.scale, part.softcap or 0, part.clip or 0
@@ -110,32 +110,32 @@ def _fill_attention(words: Any, block: Block) -> None:
         words["value_norm"] = mixer.value_norm.words
 
 
-def _product(block: Block, name: str) -> BlockedLinear:
+def _product(block: ReferenceBlock, name: str) -> BlockedLinear:
     holders: dict[str, tuple[object, str]] = {"qkv": (block.mixer, "qkv"), "output": (block.mixer, "output")}
-    if isinstance(block.ffn, GatedPart | PlainPart):
+    if isinstance(block.ffn, ReferenceGatedFFN | ReferencePlainFFN):
         holders |= {"up": (block.dense, block.dense.into), "down": (block.dense, "down")}
     found = getattr(*holders[name])
     assert isinstance(found, BlockedLinear)
     return found
 
 
-def _products(block: Block) -> tuple[str, ...]:
+def _products(block: ReferenceBlock) -> tuple[str, ...]:
     """Which products of the struct Layer a layer has."""
-    heads = ("qkv",) if isinstance(block.mixer, AttentionPart) else ()
+    heads = ("qkv",) if isinstance(block.mixer, ReferenceAttention) else ()
     output = () if block.mixer is None else ("output",)
-    return (*heads, *output, *(("up", "down") if isinstance(block.ffn, GatedPart | PlainPart) else ()))
+    return (*heads, *output, *(("up", "down") if isinstance(block.ffn, ReferenceGatedFFN | ReferencePlainFFN) else ()))
 
 
-def _mixed(block: Block) -> int:
+def _mixed(block: ReferenceBlock) -> int:
     """Numbers of a row that the mixer's last product takes."""
     return 0 if block.mixer is None else int(_product(block, "output").words[INPUTS])
 
 
-def _inner(block: Block, hidden: int) -> int:
+def _inner(block: ReferenceBlock, hidden: int) -> int:
     """Numbers of a row inside the feedforward network; of experts what they add."""
     if block.ffn is None:
         return 0
-    return hidden if isinstance(block.ffn, ExpertsPart) else block.dense.part.inner
+    return hidden if isinstance(block.ffn, ReferenceExperts) else block.dense.part.inner
 
 
 def _pointer(tensor: Tensor | None) -> int:

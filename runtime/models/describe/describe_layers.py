@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..attention.layout import LayerAttention
-from .latent_spec import Latent
-from .recurrent_spec import Delta, Mamba1, Mamba2
-from .sparse_spec import Sparse
-from .spec import (
-    Attention,
-    Beside,
-    Experts,
+from ...attention.attention_layout import LayerAttention
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.sparse_attention_spec import SparseAttentionSpec
+from ..spec.model_spec import (
+    AttentionSpec,
+    ParallelMixersSpec,
+    ExpertsSpec,
     Feedforward,
-    HeadNorm,
-    Layer,
+    QkNormSpec,
+    LayerSpec,
     Mixer,
-    Norm,
-    Norms,
-    Plain,
-    ShortConv,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    ShortConvSpec,
 )
 
 OVER = {"head": "QK-norm per head", "each": "QK-norms of each head", "all": "QK-norm over all heads"}
@@ -30,31 +30,31 @@ SIDES: dict[tuple[bool, ...], str] = {
 }  # of mixer and feedforward network
 
 
-def described(layer: Layer) -> str:
+def describe_layer(layer: LayerSpec) -> str:
     """attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before and after"""
     branches = [*([_mixer(layer.mixer)] if layer.mixer else []), *([_feedforward(layer.ffn)] if layer.ffn else [])]
     return "; ".join([*branches, *_sums(layer)])
 
 
 def _mixer(part: Mixer) -> str:
-    if isinstance(part, Beside):
+    if isinstance(part, ParallelMixersSpec):
         return " beside ".join(map(_mixer, part.mixers))
-    if isinstance(part, Latent):
+    if isinstance(part, LatentAttentionSpec):
         return ", ".join(_latent(part))
-    if isinstance(part, Sparse):
+    if isinstance(part, SparseAttentionSpec):
         return ", ".join(_sparse(part))
-    if isinstance(part, Delta):
+    if isinstance(part, DeltaNetSpec):
         return ", ".join(_delta(part))
-    if isinstance(part, Mamba2):
+    if isinstance(part, Mamba2Spec):
         return f"Mamba 2 {part.heads} heads, {part.groups} groups, dim {part.dim}, states of {part.size}"
-    if isinstance(part, Mamba1):
+    if isinstance(part, Mamba1Spec):
         return f"Mamba {part.inner} channels, states of {part.size}"
-    if isinstance(part, ShortConv):
+    if isinstance(part, ShortConvSpec):
         return f"short convolution of {part.width} tokens{', biases' if part.bias else ''}"
     return ", ".join(_attention(part))
 
 
-def _latent(part: Latent) -> Iterator[str]:
+def _latent(part: LatentAttentionSpec) -> Iterator[str]:
     yield f"latent attention {part.heads} heads"
     yield f"rows of {part.rank} + {part.turned}"
     if part.query_rank is not None:
@@ -70,7 +70,7 @@ def _latent(part: Latent) -> Iterator[str]:
         yield f"{part.indexer.most:,} tokens chosen by {'the layer before' if part.indexer.shared else f'{part.indexer.heads} heads of {part.indexer.dim}'}"
 
 
-def _sparse(part: Sparse) -> Iterator[str]:
+def _sparse(part: SparseAttentionSpec) -> Iterator[str]:
     yield f"sparse attention {part.heads} heads"
     if part.kv_heads != part.heads:
         yield f"{part.kv_heads} kv"
@@ -81,22 +81,22 @@ def _sparse(part: Sparse) -> Iterator[str]:
     yield from _positions(part)
 
 
-def _delta(part: Delta) -> Iterator[str]:
+def _delta(part: DeltaNetSpec) -> Iterator[str]:
     yield f"{'gated delta net' if part.rank is None else 'KDA'} {part.heads} heads"
     if part.key_heads != part.heads:
         yield f"{part.key_heads} of keys"
     yield f"dim {part.dim}" if part.value_dim == part.dim else f"dim {part.dim}, values {part.value_dim}"
 
 
-def attention_described(part: LayerAttention) -> str:
+def describe_attention(part: LayerAttention) -> str:
     """Of a layer of which only the attention is known."""
-    return ", ".join(_attention(Attention(
+    return ", ".join(_attention(AttentionSpec(
         part.query_heads, part.kv_heads, part.key_dim, part.scale, part.value_dim, window=part.window, chunk=part.chunk,
         softcap=part.softcap, alibi=part.alibi, source=part.source,
     ), known=False))  # fmt: skip
 
 
-def _attention(part: Attention, known: bool = True) -> Iterator[str]:
+def _attention(part: AttentionSpec, known: bool = True) -> Iterator[str]:
     yield f"attention {part.heads} heads"
     if part.kv_heads != part.heads:
         yield f"{part.kv_heads} kv"
@@ -111,10 +111,10 @@ def _attention(part: Attention, known: bool = True) -> Iterator[str]:
     yield from _extras(part)
 
 
-def _positions(part: Attention | Latent | Sparse) -> Iterator[str]:
+def _positions(part: AttentionSpec | LatentAttentionSpec | SparseAttentionSpec) -> Iterator[str]:
     rope = part.rope
     if rope is None:
-        yield "no RoPE" if isinstance(part, Latent | Sparse) or part.alibi is None else "ALiBi positions"
+        yield "no RoPE" if isinstance(part, LatentAttentionSpec | SparseAttentionSpec) or part.alibi is None else "ALiBi positions"
         return
     if rope.dim != rope.width:
         yield f"RoPE on {rope.dim}"
@@ -124,12 +124,12 @@ def _positions(part: Attention | Latent | Sparse) -> Iterator[str]:
         yield "RoPE interleaved"
 
 
-def _head_norm(part: HeadNorm) -> str:
+def _head_norm(part: QkNormSpec) -> str:
     kind = "" if part.norm.kind == "rms" else "layer "
     return f"{kind}{OVER[part.over]}{' after RoPE' if part.after else ''}"
 
 
-def _extras(part: Attention) -> Iterator[str]:
+def _extras(part: AttentionSpec) -> Iterator[str]:
     if part.bias or part.out_bias:
         yield "biases" if part.bias and part.out_bias else "bias of q, k, v" if part.bias else "bias of the output"
     if part.value_norm_eps is not None:
@@ -147,13 +147,13 @@ def _extras(part: Attention) -> Iterator[str]:
 
 
 def _feedforward(part: Feedforward) -> str:
-    if isinstance(part, Experts):
+    if isinstance(part, ExpertsSpec):
         return ", ".join(_experts(part))
-    kind = "plain" if isinstance(part, Plain) else "gated" if part.limit is None else "gated, clamped"
+    kind = "plain" if isinstance(part, PlainFFNSpec) else "gated" if part.limit is None else "gated, clamped"
     return f"{kind} {part.activation} {part.inner}{', biases' if part.bias else ''}"
 
 
-def _experts(part: Experts) -> Iterator[str]:
+def _experts(part: ExpertsSpec) -> Iterator[str]:
     yield f"{part.top_k} of {part.count} experts {_feedforward(part.expert)}"
     yield f"{part.router.score} router"
     if part.router.groups > 1:
@@ -162,7 +162,7 @@ def _experts(part: Experts) -> Iterator[str]:
         yield f"shared {_feedforward(part.shared)}"
 
 
-def _sums(layer: Layer) -> Iterator[str]:
+def _sums(layer: LayerSpec) -> Iterator[str]:
     yield _norms(layer.norms)
     if layer.branch != 1:
         yield f"branches times {layer.branch:g}"
@@ -170,7 +170,7 @@ def _sums(layer: Layer) -> Iterator[str]:
         yield "layer times a learned number"
 
 
-def _norms(norms: Norms) -> str:
+def _norms(norms: LayerNorms) -> str:
     four = (norms.before_mixer, norms.after_mixer, norms.before_ffn, norms.after_ffn)
     kinds = sorted({_kind(norm) for norm in four if norm is not None})
     where = SIDES.get(tuple(norm is not None for norm in four))
@@ -184,6 +184,6 @@ def _norms(norms: Norms) -> str:
     return f"{' and '.join(kinds)} {where}" if kinds else "no norms"
 
 
-def _kind(norm: Norm) -> str:
+def _kind(norm: NormSpec) -> str:
     kind = "norms" if norm.kind == "rms" else "layer norms"
     return f"{kind} without weights" if not norm.weight else kind

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..attention.base import AttentionBackend
-from ..attention.by_layer import listed
-from .executors import Ran
-from .wording import attention_described, described
+from ...attention.attention_backend import AttentionBackend
+from ...attention.attention_by_layer import listed
+from ..layer_executors import LayerExecutorChoice
+from .describe_layers import describe_attention, describe_layer
 
 if TYPE_CHECKING:
-    from .generic import AnyDecoder
+    from ..transformers_backend import AnyDecoder
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class LayerGroup:
     """Layers that are the same and run the same.
 
     layers: their numbers, "0-3, 5-8".  parts: what each is made of.  executor: "fused", "compiled", "torch", "transformers".
@@ -33,38 +33,38 @@ class Layers:
     attention_why: str | None
 
 
-def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[Layers, ...]:
+def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[LayerGroup, ...]:
     """Of a sealed model with the attention that it runs with."""
-    return planned(model, model.executors(), attention)
+    return planned_layers(model, model.executors(), attention)
 
 
-def planned(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend) -> tuple[Layers, ...]:
+def planned_layers(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend) -> tuple[LayerGroup, ...]:
     """Of a model whose layers are to be run by `executors`."""
     layers = model.config.attention.layers
-    attends = [Ran("none", None) if layer is None else Ran(*attention.reasons(index)) for index, layer in enumerate(layers)]
-    runs = [_beside(Ran(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
+    attends = [LayerExecutorChoice("none", None) if layer is None else LayerExecutorChoice(*attention.reasons(index)) for index, layer in enumerate(layers)]
+    runs = [_with_attention(LayerExecutorChoice(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
     blocks = getattr(model, "layers", None)
-    parts = [attention_described(layer) for layer in layers if layer is not None] if blocks is None else [described(block.layer) for block in blocks]
+    parts = [describe_attention(layer) for layer in layers if layer is not None] if blocks is None else [describe_layer(block.layer) for block in blocks]
     return table(parts, runs, attends)
 
 
-def _beside(ran: Ran, attention: str) -> Ran:
+def _with_attention(ran: LayerExecutorChoice, attention: str) -> LayerExecutorChoice:
     """Compiled layers attend by the compiled kernels, or not at all."""
-    return Ran("torch", f"its attention uses {attention}") if ran.by == "compiled" and attention not in ("cpu", "none") else ran
+    return LayerExecutorChoice("torch", f"its attention uses {attention}") if ran.by == "compiled" and attention not in ("cpu", "none") else ran
 
 
-def table(parts: Sequence[str], runs: Sequence[Ran], attends: Sequence[Ran]) -> tuple[Layers, ...]:
+def table(parts: Sequence[str], runs: Sequence[LayerExecutorChoice], attends: Sequence[LayerExecutorChoice]) -> tuple[LayerGroup, ...]:
     """Of each layer what it is made of, who runs it and who attends."""
-    found: dict[tuple[str, Ran, Ran], list[int]] = {}
+    found: dict[tuple[str, LayerExecutorChoice, LayerExecutorChoice], list[int]] = {}
     for index, layer in enumerate(zip(parts, runs, attends, strict=True)):
         found.setdefault(layer, []).append(index)
     return tuple(
-        Layers(listed(numbers), len(numbers), parts, runs.by, runs.why, attends.by, attends.why)
+        LayerGroup(listed(numbers), len(numbers), parts, runs.by, runs.why, attends.by, attends.why)
         for (parts, runs, attends), numbers in found.items()
     )
 
 
-def slower(rows: Iterable[Layers]) -> list[str]:
+def slower(rows: Iterable[LayerGroup]) -> list[str]:
     """The layers that do not take the fastest path, with counts: "30 of 36 layers use the torch executor: ALiBi positions"."""
     rows = list(rows)
     total, runs, attends = sum(row.count for row in rows), Counter[tuple[str, str]](), Counter[tuple[str, str]]()

@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 
-from .registry import FAMILIES, Family, family, read_model
+from .family_registry import FAMILIES, ModelFamily, family, read_model
 
 for _file in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_file.name}")
 
-__all__ = ["FAMILIES", "Family", "family", "read_model"]
+__all__ = ["FAMILIES", "ModelFamily", "family", "read_model"]

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from ..alibi import alibi_slopes
-from ..config import Config
-from ..names import Merged, Names
-from ..spec import Attention, Model, Norms
-from .registry import family
+from ..spec.alibi_slopes import alibi_slopes
+from ..spec.model_config import ModelConfig
+from ..spec.tensor_names import MergedProjections, TensorNames
+from ..spec.model_spec import AttentionSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
-BAICHUAN = Names(qkv=Merged("self_attn.W_pack"))
+BAICHUAN = TensorNames(qkv=MergedProjections("self_attn.W_pack"))
 SECOND = 125_696  # tokens of the second generation's vocabulary; the first has 64,000
 WIDE = 5_120  # hidden size of 13B, which has ALiBi even where its config.json names a longest position
 
 
-def _baichuan(c: Config, mixer: Attention, longest: int, unit: bool = False) -> Model:
+def _baichuan(c: ModelConfig, mixer: AttentionSpec, longest: int, unit: bool = False) -> ModelSpec:
     rms = c.rms()
-    return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms, names=BAICHUAN, max_position=longest, head_unit=unit)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer)] * c.count, rms, names=BAICHUAN, max_position=longest, head_unit=unit)
 
 
 @family("BaiChuanForCausalLM")
-def baichuan_7b(c: Config) -> Model:
+def baichuan_7b(c: ModelConfig) -> ModelSpec:
     c.require("num_key_value_heads", c.heads)
     return _baichuan(c, c.attention(rope=c.rope(c.width())), c.positions)
 
 
 @family("BaichuanForCausalLM")
-def baichuan(c: Config) -> Model:
+def baichuan(c: ModelConfig) -> ModelSpec:
     """13B of the first generation, or either size of the second, which has `z_loss_weight` or its own vocabulary."""
     c.require("num_key_value_heads", c.heads)
     longest = c.positive(("model_max_length", "max_position_embeddings"))

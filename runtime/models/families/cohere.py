@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from ..config import Config, every
-from ..spec import HeadNorm, Model, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig, every
+from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
 
 @family("CohereForCausalLM")
-def cohere(c: Config) -> Model:
+def cohere(c: ModelConfig) -> ModelSpec:
     norm, bias, dim = c.layer_norm(bias=False), c.flag("attention_bias"), c.width()
-    heads = HeadNorm(norm, "each") if c.flag("use_qk_norm") else None
+    heads = QkNormSpec(norm, "each") if c.flag("use_qk_norm") else None
     mixer = c.attention(norm=heads, bias=bias, out_bias=bias, rope=c.rope(dim, theta=5e5, interleaved=True))
-    return c.model([c.layer(Norms.beside(norm), mixer)] * c.count, norm, tied=True, logit_scale=c.number("logit_scale", 0.0625))
+    return c.model([c.layer(LayerNorms.beside(norm), mixer)] * c.count, norm, tied=True, logit_scale=c.number("logit_scale", 0.0625))
 
 
 @family("Cohere2ForCausalLM")
-def cohere2(c: Config) -> Model:
+def cohere2(c: ModelConfig) -> ModelSpec:
     """Three layers with a window and positions, then one with neither."""
     c.assume(sliding_window=4096)
     _of_the_published(c)
@@ -26,11 +26,11 @@ def cohere2(c: Config) -> Model:
         c.attention(bias=bias, out_bias=bias, window=window, rope=None if window is None else rope)
         for window in c.windows(every(c.count, c.positive("sliding_window_pattern", 4)))
     ]
-    layers = [c.layer(Norms.beside(norm), mixer) for mixer in mixers]
+    layers = [c.layer(LayerNorms.beside(norm), mixer) for mixer in mixers]
     return c.model(layers, norm, tied=True, logit_scale=c.number("logit_scale", 0.0625))
 
 
-def _of_the_published(c: Config) -> None:
+def _of_the_published(c: ModelConfig) -> None:
     """Keys of their files that say what the architecture is anyway."""
     c.require("head_dim", c.hidden // c.heads)
     c.require("layer_switch", c.positive("sliding_window_pattern", 4))

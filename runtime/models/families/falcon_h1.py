@@ -5,39 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import MOST_HEADS, MOST_WIDTH, Config
-from ..fields import LARGEST_FLOAT, shown
-from ..hybrid import MOST_SEEN, heads_of, mamba2, time_limits
-from ..names import Names
-from ..recurrent_spec import Mamba2
-from ..spec import Beside, Gated, Layer, Model, Norms
-from .registry import family
+from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from ..spec.json_fields import LARGEST_FLOAT, shown
+from ..spec.recurrent_config import MOST_SEEN, heads_of, mamba2, time_limits
+from ..spec.tensor_names import TensorNames
+from ..spec.recurrent_spec import Mamba2Spec
+from ..spec.model_spec import ParallelMixersSpec, GatedFFNSpec, LayerSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
-FALCON_H1 = Names(
+FALCON_H1 = TensorNames(
     norm="model.final_layernorm", before_ffn="pre_ff_layernorm", gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj",
 )  # fmt: skip
 
 
 @family("FalconH1ForCausalLM")
-def falcon_h1(c: Config) -> Model:
+def falcon_h1(c: ModelConfig) -> ModelSpec:
     """The multiplier of keys is that of scores."""
     c.raw("mamba_chunk_size", "num_logits_to_keep", "mamba_use_mlp", "attn_layer_indices", "mlp_expansion_factor", "time_step_min", "time_step_max", "time_step_floor")
     rms, bias, dim = c.rms(1e-5), c.flag("attention_bias"), c.width()
     scale = dim**-0.5 * c.number("key_multiplier", 1.0)
     attention = c.attention(kv_heads=8 if c.values.get("num_key_value_heads") is None else None, bias=bias, out_bias=bias, scale=scale, rope=c.rope(dim))
-    mixers = Beside(
+    mixers = ParallelMixersSpec(
         (attention, _recurrent(c)), (c.number("attention_in_multiplier", 1.0), 1.0),
         (c.number("attention_out_multiplier", 1.0), c.number("ssm_out_multiplier", 1.0)),
     )  # fmt: skip
     gate, down = _numbers(c, "mlp_multipliers", 2) or (1.0, 1.0)
-    ffn = Gated(c.inner, c.activation(), c.flag("mlp_bias"), scale=gate, out_scale=down)
+    ffn = GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias"), scale=gate, out_scale=down)
     scales: dict[str, Any] = {"embed_scale": c.number("embedding_multiplier", 1.0), "logit_scale": c.number("lm_head_multiplier", 1.0)}
-    return c.model([Layer(Norms.pre(rms), mixers, ffn)] * c.count, rms, names=FALCON_H1, **scales)
+    return c.model([LayerSpec(LayerNorms.pre(rms), mixers, ffn)] * c.count, rms, names=FALCON_H1, **scales)
 
 
-def _recurrent(c: Config) -> Mamba2:
-    expanded = c.positive("mamba_expand", 2) * c.hidden
-    inner = c.optional("mamba_d_ssm", int) or expanded
+def _recurrent(c: ModelConfig) -> Mamba2Spec:
+    lora_expand = c.positive("mamba_expand", 2) * c.hidden
+    inner = c.optional("mamba_d_ssm", int) or lora_expand
     heads, dim = heads_of(c, inner, "mamba_n_heads", "mamba_d_head", 128)
     first, normed = c.flag("mamba_norm_before_gate", True), c.flag("mamba_rms_norm")
     return mamba2(
@@ -48,7 +48,7 @@ def _recurrent(c: Config) -> Mamba2:
     )  # fmt: skip
 
 
-def _numbers(c: Config, key: str, count: int) -> tuple[float, ...]:
+def _numbers(c: ModelConfig, key: str, count: int) -> tuple[float, ...]:
     """() where nothing is written."""
     found = c.raw(key)
     if found is None:

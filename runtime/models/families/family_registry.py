@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import Config
-from ..fields import shown
-from ..spec import Model
-from ..stray_keys import spelled, stray_keys
+from ..spec.model_config import ModelConfig
+from ..spec.json_fields import shown
+from ..spec.model_spec import ModelSpec
+from ..spec.unused_config_keys import spelled, stray_keys
 
-Reader = Callable[[Config], Model]
+Reader = Callable[[ModelConfig], ModelSpec]
 _spelled = lru_cache(512)(spelled)
 
 MOST_TOLD = 8
@@ -30,7 +30,7 @@ TOWERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """name: of the function, for people.  architectures: what it reads, as `architectures` of config.json says it."""
 
     name: str
@@ -38,7 +38,7 @@ class Family:
     read: Reader
 
 
-FAMILIES: dict[str, Family] = {}  # by architecture
+FAMILIES: dict[str, ModelFamily] = {}  # by architecture
 
 
 def family(*architectures: str) -> Callable[[Reader], Reader]:
@@ -46,22 +46,22 @@ def family(*architectures: str) -> Callable[[Reader], Reader]:
 
     def register(read: Reader) -> Reader:
         for name in architectures:
-            FAMILIES[name] = Family(read.__name__, architectures, read)
+            FAMILIES[name] = ModelFamily(read.__name__, architectures, read)
         return read
 
     return register
 
 
-def read_model(values: Mapping[str, Any], where: str = "config.json", context: int | None = None) -> Model:
+def read_model(values: Mapping[str, Any], where: str = "config.json", context: int | None = None) -> ModelSpec:
     """The model that a decoded config.json describes. context: the longest sequence that is wanted.
 
-    Of a wrapper around a text model (`text_config`) it is the text model; `Model.notes` says so. Raises ConfigError
+    Of a wrapper around a text model (`text_config`) it is the text model; `ModelSpec.notes` says so. Raises ConfigError
     naming `where`, the key and its value; also for a key that may change results and is not understood. Keys that transformers' own
-    class of the `model_type` does not have are left out, as it does, but for those that the family's own code names: `Model.stray`
+    class of the `model_type` does not have are left out, as it does, but for those that the family's own code names: `ModelSpec.stray`
     has them, and a note says so.
     """
     name, text = architecture_of(values, where), _text_of(values, where)
-    config = Config(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
+    config = ModelConfig(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
     own = _spelled(FAMILIES[name].read)  # keys of published files that the family reads, whatever transformers' class has
     config.leave_out(stray_keys(config.values, config.judged() - own, name if text is None else None))
     if text is not None:
@@ -77,7 +77,7 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     return replace(model, names=names)
 
 
-def _said_of(stray: tuple[str, ...], config: Config) -> str:
+def _said_of(stray: tuple[str, ...], config: ModelConfig) -> str:
     more = f" and {len(stray) - MOST_TOLD} more" if len(stray) > MOST_TOLD else ""
     return (
         f"{config.where}: {', '.join(map(shown, stray[:MOST_TOLD]))}{more} left aside: transformers' own class of "
@@ -118,7 +118,7 @@ def _supported() -> str:
     return f"`sgl models` lists the {len(FAMILIES)} that are"
 
 
-def _reject(config: Config) -> None:
+def _reject(config: ModelConfig) -> None:
     config.raw("quantization_config", "compression_config")  # `loading` asks the headers, and these for parameters
     config.require("is_encoder_decoder", False)
     config.require("add_cross_attention", False)

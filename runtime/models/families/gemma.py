@@ -4,37 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Config, every
-from ..names import Names
-from ..spec import Activation, Attention, Gated, HeadNorm, Model, Norm, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig, every
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import (
+    Activation,
+    AttentionSpec,
+    GatedFFNSpec,
+    QkNormSpec,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+)
+from .family_registry import family
 
-SANDWICH = Names(before_ffn="pre_feedforward_layernorm")
+SANDWICH = TensorNames(before_ffn="pre_feedforward_layernorm")
 
 
-def _gelu(c: Config) -> Activation:
+def _gelu(c: ModelConfig) -> Activation:
     c.require("hidden_act", "gelu", "gelu_pytorch_tanh")  # a relic beside hidden_activation
     return c.activation("gelu_tanh", "hidden_activation")
 
 
-def _model(c: Config, mixers: list[Attention], norms: Norms, last: Norm, ffn: Gated, names: Names) -> Model:
+def _model(c: ModelConfig, mixers: list[AttentionSpec], norms: LayerNorms, last: NormSpec, ffn: GatedFFNSpec, names: TensorNames) -> ModelSpec:
     cap = c.optional("final_logit_softcapping", float)
     layers = [c.layer(norms, mixer, ffn) for mixer in mixers]
     return c.model(layers, last, tied=True, embed_scale=c.hidden**0.5, logit_softcap=cap, names=names)
 
 
 @family("GemmaForCausalLM")
-def gemma(c: Config) -> Model:
+def gemma(c: ModelConfig) -> ModelSpec:
     """Where the files say gelu they mean its approximation by tanh."""
     rms, bias, dim = c.rms(offset=1.0), c.flag("attention_bias"), c.width(256)
     c.require("final_logit_softcapping")
     c.require("hidden_activation", "gelu_pytorch_tanh")  # beside hidden_act, which counts
     mixer = c.attention(width=dim, bias=bias, out_bias=bias, rope=c.rope(dim))
-    ffn = Gated(c.inner, "gelu_tanh" if c.raw("hidden_act") == "gelu" else c.activation("gelu_tanh"))
-    return _model(c, [mixer] * c.count, Norms.pre(rms), rms, ffn, Names())
+    ffn = GatedFFNSpec(c.inner, "gelu_tanh" if c.raw("hidden_act") == "gelu" else c.activation("gelu_tanh"))
+    return _model(c, [mixer] * c.count, LayerNorms.pre(rms), rms, ffn, TensorNames())
 
 
-def _second(c: Config) -> list[Attention]:
+def _second(c: ModelConfig) -> list[AttentionSpec]:
     c.raw("sliding_window_size")  # beside sliding_window, which counts
     c.assume(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     dim, bias = c.width(256), c.flag("attention_bias")
@@ -46,20 +54,20 @@ def _second(c: Config) -> list[Attention]:
 
 
 @family("Gemma2ForCausalLM")
-def gemma2(c: Config) -> Model:
+def gemma2(c: ModelConfig) -> ModelSpec:
     rms, mixers = c.rms(offset=1.0), _second(c)
-    return _model(c, mixers, Norms.both(rms), rms, Gated(c.inner, _gelu(c)), SANDWICH)
+    return _model(c, mixers, LayerNorms.both(rms), rms, GatedFFNSpec(c.inner, _gelu(c)), SANDWICH)
 
 
 @family("VaultGemmaForCausalLM")
-def vault_gemma(c: Config) -> Model:
+def vault_gemma(c: ModelConfig) -> ModelSpec:
     """Gemma 2 without the norms behind the branches."""
     rms, mixers = c.rms(offset=1.0), _second(c)
-    return _model(c, mixers, Norms.pre(rms), rms, Gated(c.inner, _gelu(c)), SANDWICH)
+    return _model(c, mixers, LayerNorms.pre(rms), rms, GatedFFNSpec(c.inner, _gelu(c)), SANDWICH)
 
 
 @family("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
-def gemma3(c: Config) -> Model:
+def gemma3(c: ModelConfig) -> ModelSpec:
     """Files of the wrapper leave out what the smallest one has."""
     c.assume(
         vocab_size=262_208, hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
@@ -76,7 +84,7 @@ def gemma3(c: Config) -> Model:
     }
     scale = c.rate("query_pre_attn_scalar", 256.0) ** -0.5
     mixers = [
-        c.attention(norm=HeadNorm(rms), scale=scale, rope=ropes[kind], window=window, bias=bias, out_bias=bias)
+        c.attention(norm=QkNormSpec(rms), scale=scale, rope=ropes[kind], window=window, bias=bias, out_bias=bias)
         for kind, window in zip(kinds, c.windows(kinds), strict=True)
     ]
-    return _model(c, mixers, Norms.both(rms), rms, Gated(c.inner, _gelu(c)), SANDWICH)
+    return _model(c, mixers, LayerNorms.both(rms), rms, GatedFFNSpec(c.inner, _gelu(c)), SANDWICH)

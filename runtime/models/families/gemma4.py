@@ -7,17 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import MOST_WIDTH, Config, every
-from ..fields import shown
-from ..names import Names
-from ..spec import Attention, Gated, HeadNorm, Layer, Model, Norm, Norms, PerLayer
-from .registry import family
+from ..spec.model_config import MOST_WIDTH, ModelConfig, every
+from ..spec.json_fields import shown
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import (
+    AttentionSpec,
+    GatedFFNSpec,
+    QkNormSpec,
+    LayerSpec,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    PerLayerEmbeddingsSpec,
+)
+from .family_registry import family
 
 OWN = {"head_dim", "num_key_value_heads"}  # what a layer may have of its own
 
 
 @family("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-def gemma4(c: Config) -> Model:
+def gemma4(c: ModelConfig) -> ModelSpec:
     """The variants with experts beside the feedforward network are refused."""
     c.assume(
         vocab_size=262_144, hidden_size=2304, intermediate_size=9216, num_hidden_layers=30, num_attention_heads=8,
@@ -30,34 +39,34 @@ def gemma4(c: Config) -> Model:
     layers = _layers(c, _mixers(c, kinds, rms), rms)
     width, cap = c.get("hidden_size_per_layer_input", int, 0), c.optional("final_logit_softcapping", float)
     table = c.positive("vocab_size_per_layer_input")
-    own = PerLayer(width, table, act, rms) if width else None
+    own = PerLayerEmbeddingsSpec(width, table, act, rms) if width else None
     shared = [str(index) for index, layer in enumerate(layers) if layer.attention.source is not None]
     unused = (rf".*layers\.({'|'.join(shared)})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\..*",) if shared else ()
-    names = Names(before_ffn="pre_feedforward_layernorm", ignored=unused)
+    names = TensorNames(before_ffn="pre_feedforward_layernorm", ignored=unused)
     return c.model(layers, rms, tied=True, embed_scale=c.hidden**0.5, logit_softcap=cap, per_layer=own, names=names)
 
 
-def _without_experts(c: Config) -> None:
+def _without_experts(c: ModelConfig) -> None:
     c.require("enable_moe_block", False)
     c.raw("num_experts", "top_k_experts", "moe_intermediate_size")
 
 
-def _layers(c: Config, mixers: list[Attention], rms: Norm) -> list[Layer]:
+def _layers(c: ModelConfig, mixers: list[AttentionSpec], rms: NormSpec) -> list[LayerSpec]:
     """With `use_double_wide_mlp` those that read the keys of others have twice the feedforward network."""
-    narrow = Gated(c.inner, c.activation("gelu_tanh", "hidden_activation"))
+    narrow = GatedFFNSpec(c.inner, c.activation("gelu_tanh", "hidden_activation"))
     wide = replace(narrow, inner=2 * narrow.inner) if c.flag("use_double_wide_mlp") else narrow
-    return [c.layer(Norms.both(rms), mixer, narrow if mixer.source is None else wide, scalar=True) for mixer in mixers]
+    return [c.layer(LayerNorms.both(rms), mixer, narrow if mixer.source is None else wide, scalar=True) for mixer in mixers]
 
 
-def _mixers(c: Config, kinds: list[str], rms: Norm) -> list[Attention]:
+def _mixers(c: ModelConfig, kinds: list[str], rms: NormSpec) -> list[AttentionSpec]:
     c.assume_rope(
         full_attention={"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         sliding_attention={"rope_type": "default", "rope_theta": 1e4},
     )
     bias = c.flag("attention_bias")
-    plain = c.attention(scale=1.0, norm=HeadNorm(rms), value_norm_eps=rms.eps, bias=bias, out_bias=bias)
+    plain = c.attention(scale=1.0, norm=QkNormSpec(rms), value_norm_eps=rms.eps, bias=bias, out_bias=bias)
     windows = [window if kind == "sliding_attention" else None for kind, window in zip(kinds, c.windows(kinds), strict=True)]
-    shared, sizes, mixers = _first_shared(c), _sizes(c, kinds), list[Attention]()
+    shared, sizes, mixers = _first_shared(c), _sizes(c, kinds), list[AttentionSpec]()
     for index, (kind, window, (dim, kv_heads)) in enumerate(zip(kinds, windows, sizes, strict=True)):
         source = None if index < shared else _last(kinds[:shared], kind, c)
         keys_alone = c.flag("attention_k_eq_v") and kind == "full_attention" and source is None
@@ -67,7 +76,7 @@ def _mixers(c: Config, kinds: list[str], rms: Norm) -> list[Attention]:
     return mixers
 
 
-def _first_shared(c: Config) -> int:
+def _first_shared(c: ModelConfig) -> int:
     """The layer from which on none has keys of its own."""
     count = c.get("num_kv_shared_layers", int, 0)
     if not 0 <= count < c.count:
@@ -75,13 +84,13 @@ def _first_shared(c: Config) -> int:
     return c.count - count
 
 
-def _last(kinds: list[str], kind: str, c: Config) -> int:
+def _last(kinds: list[str], kind: str, c: ModelConfig) -> int:
     if kind not in kinds:
         raise ConfigError(f"{c.where}: layers of {kind} read the keys of one before them, and num_kv_shared_layers leaves none")
     return len(kinds) - 1 - kinds[::-1].index(kind)
 
 
-def _sizes(c: Config, kinds: list[str]) -> list[tuple[int, int]]:
+def _sizes(c: ModelConfig, kinds: list[str]) -> list[tuple[int, int]]:
     """Width and key heads of each layer, by `per_layer_config` or by the keys that were before it."""
     width, heads, written = c.width(), c.kv_heads(), c.raw("per_layer_config")
     full = {"head_dim": c.positive("global_head_dim", 512)}
@@ -93,7 +102,7 @@ def _sizes(c: Config, kinds: list[str]) -> list[tuple[int, int]]:
     return [(own.get(str(i), {}).get("head_dim", width), own.get(str(i), {}).get("num_key_value_heads", heads)) for i in range(c.count)]
 
 
-def _check_own(c: Config, own: Any) -> None:
+def _check_own(c: ModelConfig, own: Any) -> None:
     layers: list[tuple[Any, Any]] = list(own.items()) if isinstance(own, Mapping) else [(None, own)]
     there = {str(index) for index in range(c.count)}
     for index, sizes in layers:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..names import Merged, Names
-from ..spec import Model, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig
+from ..spec.tensor_names import MergedProjections, TensorNames
+from ..spec.model_spec import ModelSpec, LayerNorms
+from .family_registry import family
 
-GLM = Names(gate_up=Merged("mlp.gate_up_proj"))
-GLM4 = Names(gate_up=GLM.gate_up, after_mixer="post_self_attn_layernorm", after_ffn="post_mlp_layernorm")
+GLM = TensorNames(gate_up=MergedProjections("mlp.gate_up_proj"))
+GLM4 = TensorNames(gate_up=GLM.gate_up, after_mixer="post_self_attn_layernorm", after_ffn="post_mlp_layernorm")
 
 
 @family("GlmForCausalLM")
-def glm(c: Config) -> Model:
+def glm(c: ModelConfig) -> ModelSpec:
     return _glm(c, both=False)
 
 
 @family("Glm4ForCausalLM")
-def glm4(c: Config) -> Model:
+def glm4(c: ModelConfig) -> ModelSpec:
     return _glm(c, both=True)
 
 
-def _glm(c: Config, both: bool) -> Model:
+def _glm(c: ModelConfig, both: bool) -> ModelSpec:
     rms, dim = c.rms(1.5625e-7), c.width(128)
     rope = c.rope(dim, share=0.5, interleaved=True)
     mixer = c.attention(kv_heads=2, width=dim, bias=c.flag("attention_bias", True), rope=rope)
-    norms, names = (Norms.both(rms), GLM4) if both else (Norms.pre(rms), GLM)
+    norms, names = (LayerNorms.both(rms), GLM4) if both else (LayerNorms.pre(rms), GLM)
     return c.model([c.layer(norms, mixer)] * c.count, rms, names=names)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..latent_config import latent, unused
-from ..names import Names
-from ..spec import Feedforward, Gated, Model, Norms
+from ..spec.model_config import ModelConfig
+from ..spec.latent_attention_config import latent, unused
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import Feedforward, GatedFFNSpec, ModelSpec, LayerNorms
 from .glm_moe import behind, dense_or_sparse, routed
-from .registry import family
+from .family_registry import family
 
 
 @family("Glm4MoeLiteForCausalLM")
-def glm4_moe_lite(c: Config) -> Model:
+def glm4_moe_lite(c: ModelConfig) -> ModelSpec:
     unused(c)
     c.require("scoring_func", "sigmoid")
     c.require("topk_method", "noaux_tc")
     c.require("moe_layer_freq", 1)
     c.assume(qk_nope_head_dim=192, v_head_dim=256, routed_scaling_factor=1.8, num_experts_per_tok=4, moe_intermediate_size=1536)
     rms, mixer = c.rms(1e-5), latent(c, interleaved=c.flag("rope_interleave", True), query_rank=768)
-    ffns: dict[str, Feedforward] = {"dense": Gated(c.inner, c.activation()), "sparse": routed(c)}
-    return c.model([c.layer(Norms.pre(rms), mixer, ffns[kind]) for kind in dense_or_sparse(c)], rms, names=Names(ignored=behind(c)))
+    ffns: dict[str, Feedforward] = {"dense": GatedFFNSpec(c.inner, c.activation()), "sparse": routed(c)}
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, ffns[kind]) for kind in dense_or_sparse(c)], rms, names=TensorNames(ignored=behind(c)))

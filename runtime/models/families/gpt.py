@@ -5,52 +5,52 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ..config import MOST_WIDTH, Config
-from ..fields import shown
-from ..names import Merged, Names
-from ..spec import Attention, Learned, Model, Norms, Plain
-from .registry import family
+from ..spec.model_config import MOST_WIDTH, ModelConfig
+from ..spec.json_fields import shown
+from ..spec.tensor_names import MergedProjections, TensorNames
+from ..spec.model_spec import AttentionSpec, LearnedPositions, ModelSpec, LayerNorms, PlainFFNSpec
+from .family_registry import family
 
 EPS = "layer_norm_epsilon"
 OF_SUMMARIES = ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
 BARE = tuple((begin, f"transformer.{begin}") for begin in ("wte.", "wpe.", "h.", "ln_f."))  # as the first files were saved
-GPT2 = Names(
+GPT2 = TensorNames(
     embedding="transformer.wte", positions="transformer.wpe", norm="transformer.ln_f", layer="transformer.h.{}.",
-    before_mixer="ln_1", before_ffn="ln_2", qkv=Merged("attn.c_attn"), output="attn.c_proj", up="mlp.c_fc", down="mlp.c_proj",
+    before_mixer="ln_1", before_ffn="ln_2", qkv=MergedProjections("attn.c_attn"), output="attn.c_proj", up="mlp.c_fc", down="mlp.c_proj",
     prefixes=BARE, transposed=True,
 )  # fmt: skip
 
 
-def _scale(c: Config) -> float:
+def _scale(c: ModelConfig) -> float:
     """Of the scores, where a key can turn it off."""
     return c.width() ** -0.5 if c.flag("scale_attn_weights", True) else 1.0
 
 
-def _plain(c: Config, key: str = "n_inner") -> Plain:
-    return Plain(c.positive(key, 4 * c.hidden, MOST_WIDTH), c.activation("gelu_new", "activation_function"), bias=True)
+def _plain(c: ModelConfig, key: str = "n_inner") -> PlainFFNSpec:
+    return PlainFFNSpec(c.positive(key, 4 * c.hidden, MOST_WIDTH), c.activation("gelu_new", "activation_function"), bias=True)
 
 
 @family("GPT2LMHeadModel")
-def gpt2(c: Config) -> Model:
+def gpt2(c: ModelConfig) -> ModelSpec:
     c.raw("reorder_and_upcast_attn", *OF_SUMMARIES)  # which precision, and of other heads
     norm, ffn, scale, by_depth = c.layer_norm(key=EPS), _plain(c), _scale(c), c.flag("scale_attn_by_inverse_layer_idx")
     scales = [scale / (index + 1) if by_depth else scale for index in range(c.count)]
     mixers = [c.attention(bias=True, out_bias=True, scale=scale) for scale in scales]
-    layers = [c.layer(Norms.pre(norm), mixer, ffn) for mixer in mixers]
-    return c.model(layers, norm, tied=True, positions=Learned(c.positions), names=GPT2)
+    layers = [c.layer(LayerNorms.pre(norm), mixer, ffn) for mixer in mixers]
+    return c.model(layers, norm, tied=True, positions=LearnedPositions(c.positions), names=GPT2)
 
 
 @family("GPTBigCodeForCausalLM")
-def gpt_bigcode(c: Config) -> Model:
+def gpt_bigcode(c: ModelConfig) -> ModelSpec:
     """One head of keys for all queries, or each its own; of precision and of the first implementation's memory are the rest."""
     c.raw("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input")
     c.raw("pre_allocate_kv_cache", "pad_key_length", "max_batch_size", "num_key_value_heads", *OF_SUMMARIES)
     shared = c.flag("multi_query", True)
     kv_heads = 1 if shared else c.heads
-    norm, mixer = c.layer_norm(key=EPS), Attention(c.heads, kv_heads, c.width(), _scale(c), bias=True, out_bias=True)
+    norm, mixer = c.layer_norm(key=EPS), AttentionSpec(c.heads, kv_heads, c.width(), _scale(c), bias=True, out_bias=True)
     ffn = replace(_plain(c), activation=c.activation("gelu_pytorch_tanh", "activation_function"))
-    names = replace(GPT2, transposed=False, qkv=Merged("attn.c_attn", "rows" if shared else "heads"))
-    return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm, tied=True, positions=Learned(c.positions), names=names)
+    names = replace(GPT2, transposed=False, qkv=MergedProjections("attn.c_attn", "rows" if shared else "heads"))
+    return c.model([c.layer(LayerNorms.pre(norm), mixer, ffn)] * c.count, norm, tied=True, positions=LearnedPositions(c.positions), names=names)
 
 
 GPT_NEO = replace(
@@ -60,17 +60,17 @@ GPT_NEO = replace(
 
 
 @family("GPTNeoForCausalLM")
-def gpt_neo(c: Config) -> Model:
+def gpt_neo(c: ModelConfig) -> ModelSpec:
     """Scores have no scale; every other layer has a window."""
     c.raw("resid_dropout", "embed_dropout", *OF_SUMMARIES)
     norm, size = c.layer_norm(key=EPS), c.positive("window_size", 256)
     windows = {"global": None, "local": size}
     mixers = [c.attention(out_bias=True, scale=1.0, window=windows[kind]) for kind in _reaches(c)]
-    layers = [c.layer(Norms.pre(norm), mixer, _plain(c, "intermediate_size")) for mixer in mixers]
-    return c.model(layers, norm, tied=True, positions=Learned(c.positions), names=GPT_NEO)
+    layers = [c.layer(LayerNorms.pre(norm), mixer, _plain(c, "intermediate_size")) for mixer in mixers]
+    return c.model(layers, norm, tied=True, positions=LearnedPositions(c.positions), names=GPT_NEO)
 
 
-def _reaches(c: Config) -> list[str]:
+def _reaches(c: ModelConfig) -> list[str]:
     """Of each layer, out of `attention_types`: [[kinds, times], ...]; `attention_layers` says the same at length."""
     types, kinds = c.raw("attention_types"), c.raw("attention_layers")
     try:
@@ -91,7 +91,7 @@ GPT_J = replace(
 )  # fmt: skip
 
 
-def _beside(c: Config, names: Names) -> Model:
+def _beside(c: ModelConfig, names: TensorNames) -> ModelSpec:
     """GPT-J: mixer and FFN beside each other, the first `rotary_dim` numbers of a head turn."""
     c.require("scale_attn_weights", True)
     c.require("rotary", True)
@@ -101,36 +101,36 @@ def _beside(c: Config, names: Names) -> Model:
     c.raw(*OF_SUMMARIES)
     norm, dim = c.layer_norm(key=EPS), c.width()
     mixer = c.attention(rope=c.rope(dim, dim=c.positive("rotary_dim", 64), interleaved=True))
-    return c.model([c.layer(Norms.beside(norm), mixer, _plain(c))] * c.count, norm, head_bias=True, names=names)
+    return c.model([c.layer(LayerNorms.beside(norm), mixer, _plain(c))] * c.count, norm, head_bias=True, names=names)
 
 
 @family("GPTJForCausalLM")
-def gptj(c: Config) -> Model:
+def gptj(c: ModelConfig) -> ModelSpec:
     return _beside(c, GPT_J)
 
 
 @family("CodeGenForCausalLM")
-def codegen(c: Config) -> Model:
+def codegen(c: ModelConfig) -> ModelSpec:
     if c.heads % 4:
         raise ConfigError(f"{c.where}: n_head={c.heads} must be a multiple of 4: the file holds queries, keys and values in quarters")
     ignored = (r".*\.attn\.causal_mask",)
-    return _beside(c, replace(GPT_J, qkv=Merged("attn.qkv_proj", "quarters"), ignored=ignored))
+    return _beside(c, replace(GPT_J, qkv=MergedProjections("attn.qkv_proj", "quarters"), ignored=ignored))
 
 
-GPT_NEOX = Names(
+GPT_NEOX = TensorNames(
     embedding="gpt_neox.embed_in", norm="gpt_neox.final_layer_norm", head="embed_out", layer="gpt_neox.layers.{}.",
-    qkv=Merged("attention.query_key_value", "heads"), output="attention.dense", up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
+    qkv=MergedProjections("attention.query_key_value", "heads"), output="attention.dense", up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
     ignored=(r".*\.attention\.(masked_)?bias",),
 )  # fmt: skip
 
 
 @family("GPTNeoXForCausalLM")
-def gpt_neox(c: Config) -> Model:
+def gpt_neox(c: ModelConfig) -> ModelSpec:
     norm, dim, bias = c.layer_norm(), c.width(), c.flag("attention_bias", True)
-    norms = Norms.beside(norm, own=True) if c.flag("use_parallel_residual", True) else Norms.pre(norm)
+    norms = LayerNorms.beside(norm, own=True) if c.flag("use_parallel_residual", True) else LayerNorms.pre(norm)
     rope = c.rope(dim, share=0.25, theta_keys=("rotary_emb_base",), share_keys=("rotary_pct",))
     c.require("rope_theta", rope.theta)  # may be there besides, and counts for nothing
     c.require("partial_rotary_factor", c.number("rotary_pct", 0.25))
     mixer = c.attention(bias=bias, out_bias=bias, rope=rope)
-    ffn = Plain(c.inner, c.activation("gelu"), bias=True)
+    ffn = PlainFFNSpec(c.inner, c.activation("gelu"), bias=True)
     return c.model([c.layer(norms, mixer, ffn)] * c.count, norm, names=GPT_NEOX)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config import Config, every
-from ..names import ExpertNames, Merged, Names, Stack
-from ..spec import Gated, Model, Norms, Router
-from .registry import family
+from ..spec.model_config import ModelConfig, every
+from ..spec.tensor_names import ExpertTensorNames, MergedProjections, TensorNames, StackedExpertTensor
+from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms, RouterSpec
+from .family_registry import family
 
 EXPERT = "mlp.experts.{}."
 SUFFIXES = {"": "weight", "_bias": "bias", "_blocks": "blocks", "_scales": "scales"}  # of the stacked tensors, and of each expert's
 STACKS = tuple(
-    Stack(f"mlp.experts.{name}{suffix}", (f"{EXPERT}{name}.{own}",)) for name in ("gate_up_proj", "down_proj") for suffix, own in SUFFIXES.items()
+    StackedExpertTensor(f"mlp.experts.{name}{suffix}", (f"{EXPERT}{name}.{own}",)) for name in ("gate_up_proj", "down_proj") for suffix, own in SUFFIXES.items()
 )
 
 
 @family("GptOssForCausalLM")
-def gpt_oss(c: Config) -> Model:
+def gpt_oss(c: ModelConfig) -> ModelSpec:
     """Stored as [in, out] in bfloat16, as [out, in] in MXFP4; rows of gate and up in turn."""
     c.assume(sliding_window=128)
     c.assume_rope(
@@ -27,16 +27,16 @@ def gpt_oss(c: Config) -> Model:
     c.require("experts_per_token", c.raw("num_experts_per_tok"))
     c.require("swiglu_alpha", 1.702)
     rms, bias, rope = c.rms(1e-5), c.flag("attention_bias", True), c.rope(c.width(64), theta=1.5e5)
-    expert = Gated(c.inner, "quick_gelu", True, c.rate("swiglu_limit", 7.0))
-    experts = c.experts(expert, Router(best_first=True, bias=True), ("num_local_experts", "num_experts"))
+    expert = GatedFFNSpec(c.inner, "quick_gelu", True, c.rate("swiglu_limit", 7.0))
+    experts = c.experts(expert, RouterSpec(best_first=True, bias=True), ("num_local_experts", "num_experts"))
     windows = c.windows(every(c.count, 2))
     mixers = [c.attention(kv_heads=8, width=64, bias=bias, out_bias=bias, rope=rope, sinks=True, window=window) for window in windows]
-    return c.model([c.layer(Norms.pre(rms), mixer, experts) for mixer in mixers], rms, names=_names(c))
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, experts) for mixer in mixers], rms, names=_names(c))
 
 
-def _names(c: Config) -> Names:
+def _names(c: ModelConfig) -> TensorNames:
     quantized = c.raw("quantization_config")
     mxfp4 = isinstance(quantized, Mapping) and quantized.get("quant_method") == "mxfp4"
-    return Names(experts=ExpertNames(
-        router="mlp.router", gate_up=Merged(f"{EXPERT}gate_up_proj", "pairs"), down=f"{EXPERT}down_proj", stacks=STACKS, transposed=not mxfp4,
+    return TensorNames(experts=ExpertTensorNames(
+        router="mlp.router", gate_up=MergedProjections(f"{EXPERT}gate_up_proj", "pairs"), down=f"{EXPERT}down_proj", stacks=STACKS, transposed=not mxfp4,
     ))  # fmt: skip

@@ -5,19 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import MOST_HEADS, MOST_WIDTH, Config
-from ..hybrid import FULL, LINEAR, MOST_SEEN, counted, heads_of, layer_kinds, mamba2, time_limits
-from ..names import Merged
-from ..recurrent_spec import Mamba2
-from ..spec import Feedforward, Gated, Layer, Model, Norms, Router
+from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from ..spec.recurrent_config import (
+    FULL,
+    LINEAR,
+    MOST_SEEN,
+    counted,
+    heads_of,
+    layer_kinds,
+    mamba2,
+    time_limits,
+)
+from ..spec.tensor_names import MergedProjections
+from ..spec.recurrent_spec import Mamba2Spec
+from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerSpec, ModelSpec, LayerNorms, RouterSpec
 from .granite import MIXED
-from .registry import family
+from .family_registry import family
 
-NAMES = replace(MIXED, gate_up=Merged("shared_mlp.input_linear"), down="shared_mlp.output_linear")
+NAMES = replace(MIXED, gate_up=MergedProjections("shared_mlp.input_linear"), down="shared_mlp.output_linear")
 
 
 @family("GraniteMoeHybridForCausalLM")
-def granite_hybrid(c: Config) -> Model:
+def granite_hybrid(c: ModelConfig) -> ModelSpec:
     c.raw("mamba_chunk_size", "normalization_function", "init_method")
     key = "layer_types" if c.raw("layer_types") is not None else "layers_block_type"
     kinds, bias = counted(c, layer_kinds(c, [LINEAR] * c.count, key=key), key), c.flag("attention_bias")
@@ -26,12 +35,12 @@ def granite_hybrid(c: Config) -> Model:
     rope = c.rope(c.width())
     attention = c.attention(scale=c.number("attention_multiplier", 1.0), bias=bias, out_bias=bias, rope=rope if turns else None)
     rms, recurrent, ffn, branch = c.rms(), _recurrent(c), _ffn(c), c.number("residual_multiplier", 1.0)
-    layers = [Layer(Norms.pre(rms), attention if kind == FULL else recurrent, ffn, branch) for kind in kinds]
+    layers = [LayerSpec(LayerNorms.pre(rms), attention if kind == FULL else recurrent, ffn, branch) for kind in kinds]
     scales: dict[str, Any] = {"embed_scale": c.number("embedding_multiplier", 1.0), "logit_scale": 1 / c.rate("logits_scaling", 1.0)}
     return c.model(layers, rms, names=NAMES, **scales)
 
 
-def _recurrent(c: Config) -> Mamba2:
+def _recurrent(c: ModelConfig) -> Mamba2Spec:
     bias = c.flag("mamba_proj_bias")
     heads, dim = heads_of(c, c.positive("mamba_expand", 2) * c.hidden, "mamba_n_heads", "mamba_d_head", 128)
     return mamba2(
@@ -40,11 +49,11 @@ def _recurrent(c: Config) -> Mamba2:
     )  # fmt: skip
 
 
-def _ffn(c: Config) -> Feedforward:
+def _ffn(c: ModelConfig) -> Feedforward:
     act, count = c.activation(), c.get("num_local_experts", int, 8)
-    shared = Gated(c.positive("shared_intermediate_size", 1024, MOST_WIDTH), act)
+    shared = GatedFFNSpec(c.positive("shared_intermediate_size", 1024, MOST_WIDTH), act)
     if count == 0:
         c.raw("intermediate_size", "num_experts_per_tok")
         return shared
     c.assume(num_local_experts=8, num_experts_per_tok=2)
-    return c.experts(Gated(c.inner, act), Router(best_first=True), ("num_local_experts",), shared=shared)
+    return c.experts(GatedFFNSpec(c.inner, act), RouterSpec(best_first=True), ("num_local_experts",), shared=shared)

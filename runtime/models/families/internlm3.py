@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..spec import Gated, Model, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig
+from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
 
 @family("InternLM3ForCausalLM")
-def internlm3(c: Config) -> Model:
+def internlm3(c: ModelConfig) -> ModelSpec:
     c.assume(num_key_value_heads=2, head_dim=128)
     rms, bias = c.rms(1e-5), c.flag(("bias", "mlp_bias"))
     mixer = c.attention(bias=c.flag(("qkv_bias", "attention_bias")), out_bias=bias, rope=c.rope(c.width()))
-    return c.model([c.layer(Norms.pre(rms), mixer, Gated(c.inner, c.activation(), bias))] * c.count, rms)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, GatedFFNSpec(c.inner, c.activation(), bias))] * c.count, rms)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..names import Merged, Names
-from ..spec import Gated, Model, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig
+from ..spec.tensor_names import MergedProjections, TensorNames
+from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
 
 @family("LlamaForCausalLM", "IQuestCoderForCausalLM")
-def llama(c: Config) -> Model:
+def llama(c: ModelConfig) -> ModelSpec:
     c.require("is_llama_config", True)  # SmolLM's files have these two
     c.require("rope_interleaved", False)
     bias, rms, dim = c.flag("attention_bias"), c.rms(), c.width()
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(dim))
-    ffn = Gated(c.inner, c.activation(), c.flag("mlp_bias"))
-    return c.model([c.layer(Norms.pre(rms), mixer, ffn)] * c.count, rms)
+    ffn = GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias"))
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, ffn)] * c.count, rms)
 
 
 @family("MistralForCausalLM")
-def mistral(c: Config) -> Model:
+def mistral(c: ModelConfig) -> ModelSpec:
     """The window holds for all layers; where the key is absent it is 4096."""
     window = 4096 if "sliding_window" not in c.values else c.optional("sliding_window", int)
     rms = c.rms()
     mixer = c.attention(kv_heads=8, rope=c.rope(c.width()), window=window)
-    return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer)] * c.count, rms)
 
 
-PHI3 = Names(qkv=Merged("self_attn.qkv_proj"), gate_up=Merged("mlp.gate_up_proj"))
+PHI3 = TensorNames(qkv=MergedProjections("self_attn.qkv_proj"), gate_up=MergedProjections("mlp.gate_up_proj"))
 
 
 @family("Phi3ForCausalLM")
-def phi3(c: Config) -> Model:
+def phi3(c: ModelConfig) -> ModelSpec:
     c.assume(original_max_position_embeddings=4096)
     c.require("full_attn_mod", 1)
     c.require("interpolate_factor", 1)
@@ -39,4 +39,4 @@ def phi3(c: Config) -> Model:
     c.require("mlp_bias", False)
     rms, window = c.rms(1e-5), c.optional("sliding_window", int)
     mixer = c.attention(rope=c.rope(c.width(), share=1.0), window=window)
-    return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms, names=PHI3)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer)] * c.count, rms, names=PHI3)

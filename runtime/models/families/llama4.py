@@ -5,38 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import MOST_LAYERS, MOST_WIDTH, Config
-from ..fields import shown
-from ..names import ExpertNames, Merged, Names, Stack
-from ..spec import Attention, Experts, Gated, HeadNorm, Model, Norm, Norms, Router, Temperature
-from .registry import family
+from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from ..spec.json_fields import shown
+from ..spec.tensor_names import ExpertTensorNames, MergedProjections, TensorNames, StackedExpertTensor
+from ..spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    GatedFFNSpec,
+    QkNormSpec,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    RouterSpec,
+    QueryTemperature,
+)
+from .family_registry import family
 
 FF = "feed_forward."
-LLAMA4 = Names(
+LLAMA4 = TensorNames(
     gate=f"{FF}gate_proj", up=f"{FF}up_proj", down=f"{FF}down_proj",
-    experts=ExpertNames(
-        router=f"{FF}router", gate_up=Merged(f"{FF}experts.{{}}.gate_up_proj"), down=f"{FF}experts.{{}}.down_proj", transposed=True,
+    experts=ExpertTensorNames(
+        router=f"{FF}router", gate_up=MergedProjections(f"{FF}experts.{{}}.gate_up_proj"), down=f"{FF}experts.{{}}.down_proj", transposed=True,
         shared_gate=f"{FF}shared_expert.gate_proj", shared_up=f"{FF}shared_expert.up_proj", shared_down=f"{FF}shared_expert.down_proj",
-        stacks=tuple(Stack(f"{FF}experts.{name}", (f"{FF}experts.{{}}.{name}.weight",)) for name in ("gate_up_proj", "down_proj")),
+        stacks=tuple(StackedExpertTensor(f"{FF}experts.{name}", (f"{FF}experts.{{}}.{name}.weight",)) for name in ("gate_up_proj", "down_proj")),
     ),
 )  # fmt: skip
 
 
 @family("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
-def llama4(c: Config) -> Model:
+def llama4(c: ModelConfig) -> ModelSpec:
     c.raw("router_jitter_noise", "for_llm_compressor")
     c.raw("rope_theta")
     rms, inner, act = c.rms(1e-5), c.inner, c.activation()
     experts = c.experts(
-        Gated(inner, act), Router("sigmoid", best_first=True), ("num_local_experts", "num_experts"), shared=Gated(inner, act), weighs_input=True
+        GatedFFNSpec(inner, act), RouterSpec("sigmoid", best_first=True), ("num_local_experts", "num_experts"), shared=GatedFFNSpec(inner, act), weighs_input=True
     )
-    dense, sparse = Gated(c.positive("intermediate_size_mlp", 16_384, most=MOST_WIDTH), act), _sparse(c)
-    ffns: list[Gated | Experts] = [experts if index in sparse else dense for index in range(c.count)]
-    layers = [c.layer(Norms.pre(rms), mixer, ffn) for mixer, ffn in zip(_mixers(c, rms), ffns, strict=True)]
+    dense, sparse = GatedFFNSpec(c.positive("intermediate_size_mlp", 16_384, most=MOST_WIDTH), act), _sparse(c)
+    ffns: list[GatedFFNSpec | ExpertsSpec] = [experts if index in sparse else dense for index in range(c.count)]
+    layers = [c.layer(LayerNorms.pre(rms), mixer, ffn) for mixer, ffn in zip(_mixers(c, rms), ffns, strict=True)]
     return c.model(layers, rms, names=LLAMA4)
 
 
-def _sparse(c: Config) -> list[int]:
+def _sparse(c: ModelConfig) -> list[int]:
     """The layers with experts."""
     step, written = c.positive("interleave_moe_layer_step", 1, most=MOST_LAYERS), c.raw("moe_layers")
     found = list(range(step - 1, c.count, step)) if written is None else written
@@ -45,11 +55,11 @@ def _sparse(c: Config) -> list[int]:
     return found
 
 
-def _mixers(c: Config, rms: Norm) -> list[Attention]:
+def _mixers(c: ModelConfig, rms: NormSpec) -> list[AttentionSpec]:
     turning, dim, bias = _turning(c), c.width(128), c.flag("attention_bias")
     rope = c.rope(dim, theta=5e5, interleaved=True)
-    norm = HeadNorm(Norm(rms.eps, weight=False), after=True) if c.flag("use_qk_norm", True) else None
-    warm = Temperature(c.number("attn_scale", 0.1), c.rate("floor_scale", 8192.0), 1) if c.flag("attn_temperature_tuning", True) else None
+    norm = QkNormSpec(NormSpec(rms.eps, weight=False), after=True) if c.flag("use_qk_norm", True) else None
+    warm = QueryTemperature(c.number("attn_scale", 0.1), c.rate("floor_scale", 8192.0), 1) if c.flag("attn_temperature_tuning", True) else None
     chunk = 8192 if "attention_chunk_size" not in c.values else c.optional("attention_chunk_size", int)
     common: dict[str, Any] = {"kv_heads": 8, "width": dim, "bias": bias, "out_bias": bias}
     kinds = c.kinds(["chunked_attention" if turns else "full_attention" for turns in turning])
@@ -62,7 +72,7 @@ def _mixers(c: Config, rms: Norm) -> list[Attention]:
     ]
 
 
-def _turning(c: Config) -> list[int]:
+def _turning(c: ModelConfig) -> list[int]:
     """Of each layer 0 where it has no positions."""
     each, written = c.positive("no_rope_layer_interval", 4), c.raw("no_rope_layers")
     found = written or [int((index + 1) % each != 0) for index in range(c.count)]

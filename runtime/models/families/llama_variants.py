@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..names import Names
-from ..spec import Gated, Model, Norm, Norms
+from ..spec.model_config import ModelConfig
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import GatedFFNSpec, ModelSpec, NormSpec, LayerNorms
 from .llama import llama
-from .registry import family
+from .family_registry import family
 
 family("AquilaForCausalLM", "AquilaModel")(llama)
-YI = Names(before_mixer="ln1", before_ffn="ln2")
+YI = TensorNames(before_mixer="ln1", before_ffn="ln2")
 
 
 @family("XverseForCausalLM")
-def xverse(c: Config) -> Model:
+def xverse(c: ModelConfig) -> ModelSpec:
     c.raw("max_tokenizer_truncation")
     return llama(c)
 
 
 @family("YiForCausalLM")
-def yi(c: Config) -> Model:
+def yi(c: ModelConfig) -> ModelSpec:
     """As first published; since then Yi is saved as Llama."""
     rms = c.rms()
-    return c.model([c.layer(Norms.pre(rms), c.attention(rope=c.rope(c.width())))] * c.count, rms, names=YI)
+    return c.model([c.layer(LayerNorms.pre(rms), c.attention(rope=c.rope(c.width())))] * c.count, rms, names=YI)
 
 
 @family("OrionForCausalLM")
-def orion(c: Config) -> Model:
+def orion(c: ModelConfig) -> ModelSpec:
     """LayerNorm under the key of RMSNorm."""
     c.require("attention_bias", False)
-    norm = Norm(c.number("rms_norm_eps", 1e-5), "layer", bias=True)
+    norm = NormSpec(c.number("rms_norm_eps", 1e-5), "layer", bias=True)
     mixer = c.attention(rope=c.rope(c.width()))
-    return c.model([c.layer(Norms.pre(norm), mixer, Gated(c.inner, c.activation()))] * c.count, norm)
+    return c.model([c.layer(LayerNorms.pre(norm), mixer, GatedFFNSpec(c.inner, c.activation()))] * c.count, norm)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import Config
-from ..fields import shown
-from ..spec import Model
-from .registry import FAMILIES, family
+from ..spec.model_config import ModelConfig
+from ..spec.json_fields import shown
+from ..spec.model_spec import ModelSpec
+from .family_registry import FAMILIES, family
 
 # the family, and the sizes that files leave out where they are these
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -40,7 +40,7 @@ TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "LlavaForConditionalGeneration", "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
     "Mistral3ForConditionalGeneration", "InternVLForConditionalGeneration",
 )  # fmt: skip
-def wrapped(c: Config) -> Model:
+def wrapped(c: ModelConfig) -> ModelSpec:
     kind = c.get("model_type", str, "mistral" if c.architecture.startswith("Mistral3") else "llama")
     if kind not in TEXTS:
         raise ConfigError(f"{c.where}: model_type={shown(kind)} is not supported; supported: {', '.join(sorted(TEXTS))}")

@@ -6,39 +6,47 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..config import MOST_HEADS, MOST_WIDTH, Config
-from ..fields import shown
-from ..names import Names
-from ..spec import Attention, Experts, Feedforward, Gated, Model, Norms, Router
+from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from ..spec.json_fields import shown
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    Feedforward,
+    GatedFFNSpec,
+    ModelSpec,
+    LayerNorms,
+    RouterSpec,
+)
 from .qwen import second
-from .registry import family
+from .family_registry import family
 
 FULL, WINDOW = "full_attention", "sliding_attention"
-FLASH = Names(sinks="self_attn.attention_sink_bias", ignored=(r"model\.mtp\..*",))
+FLASH = TensorNames(sinks="self_attn.attention_sink_bias", ignored=(r"model\.mtp\..*",))
 OF_WINDOWS = ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim")  # the same as of other layers
 
 
 @family("MiMoForCausalLM")
-def mimo(c: Config) -> Model:
+def mimo(c: ModelConfig) -> ModelSpec:
     c.raw("num_nextn_predict_layers")
     c.require("attention_bias", True)
-    return second(c, 1e4, names=Names(ignored=(r"model\.mtp_layers\..*",)))
+    return second(c, 1e4, names=TensorNames(ignored=(r"model\.mtp_layers\..*",)))
 
 
 @family("MiMoV2FlashForCausalLM")
-def mimo_v2_flash(c: Config) -> Model:
+def mimo_v2_flash(c: ModelConfig) -> ModelSpec:
     """The published files say by lists of 0 and 1 which layers have windows and experts, transformers by names."""
     c.require("add_full_attention_sink_bias", False)
     c.require("add_swa_attention_sink_bias", True)
     c.raw("hybrid_block_size", "attention_chunk_size", "num_nextn_predict_layers")
     rms = c.rms(1e-5, key="layernorm_epsilon" if c.raw("layernorm_epsilon") is not None else "rms_norm_eps")
-    mixers, ffns = _mixers(c), dict[str, Feedforward](dense=Gated(c.inner, c.activation()), sparse=_experts(c))
+    mixers, ffns = _mixers(c), dict[str, Feedforward](dense=GatedFFNSpec(c.inner, c.activation()), sparse=_experts(c))
     kinds = _kinds(c, "layer_types", "hybrid_layer_pattern", (FULL, WINDOW), [FULL if not index or not (index + 1) % 6 else WINDOW for index in range(c.count)])
     feeds = _kinds(c, "mlp_layer_types", "moe_layer_freq", ("dense", "sparse"), ["sparse" if index else "dense" for index in range(c.count)])
-    return c.model([c.layer(Norms.pre(rms), mixers[kind], ffns[feed]) for kind, feed in zip(kinds, feeds, strict=True)], rms, names=FLASH)
+    return c.model([c.layer(LayerNorms.pre(rms), mixers[kind], ffns[feed]) for kind, feed in zip(kinds, feeds, strict=True)], rms, names=FLASH)
 
 
-def _kinds(c: Config, key: str, numbers: str, names: tuple[str, str], default: list[str]) -> list[str]:
+def _kinds(c: ModelConfig, key: str, numbers: str, names: tuple[str, str], default: list[str]) -> list[str]:
     """Of each layer one of two names, or their numbers under another key."""
     found, listed = c.raw(key), c.raw(numbers)
     if found is None and isinstance(listed, list):
@@ -49,7 +57,7 @@ def _kinds(c: Config, key: str, numbers: str, names: tuple[str, str], default: l
     return kinds
 
 
-def _mixers(c: Config) -> dict[str, Attention]:
+def _mixers(c: ModelConfig) -> dict[str, AttentionSpec]:
     """Layers with windows have twice as many heads of keys, and sinks."""
     dim, values = c.width(192), c.positive("v_head_dim", 128, MOST_WIDTH)
     for key, same in zip(OF_WINDOWS, (c.heads, dim, values), strict=True):
@@ -64,7 +72,7 @@ def _mixers(c: Config) -> dict[str, Attention]:
     return {FULL: full, WINDOW: replace(full, kv_heads=keys, rope=rope, window=_window(c), sinks=True)}
 
 
-def _share(c: Config, kind: str) -> float:
+def _share(c: ModelConfig, kind: str) -> float:
     """Of a head that turns where nothing is written: all of it, where the rotation is scaled."""
     written = c.raw("rope_parameters")
     own = written.get(kind) if isinstance(written, dict) else None
@@ -72,22 +80,22 @@ def _share(c: Config, kind: str) -> float:
     return 1.0 if scaled else 0.334
 
 
-def _window(c: Config) -> int:
+def _window(c: ModelConfig) -> int:
     """`sliding_window_size` does not count the token itself, as `sliding_window` of transformers does."""
     before = c.optional("sliding_window_size", int)
     said = c.positive("sliding_window", 129)
     return said if before is None else c.positive("sliding_window_size") + 1
 
 
-def _experts(c: Config) -> Experts:
+def _experts(c: ModelConfig) -> ExpertsSpec:
     """As DeepSeek V3 has them, none of them shared."""
     c.require("scoring_func", "sigmoid")
     c.require("topk_method", "noaux_tc")
     c.require("n_shared_experts", 0)
     c.assume(n_routed_experts=256, num_experts_per_tok=8)
     inner = c.positive("moe_intermediate_size", 2048, most=MOST_WIDTH)
-    router = Router(
+    router = RouterSpec(
         "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
         normalise=c.said("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
     )  # fmt: skip
-    return c.experts(Gated(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"))
+    return c.experts(GatedFFNSpec(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ...layers.rotary import Rope
-from ..config import Config
-from ..spec import Model, Norms, Temperature
-from .registry import family
+from ...layers.rotary_embedding import RopeParameters
+from ..spec.model_config import ModelConfig
+from ..spec.model_spec import ModelSpec, LayerNorms, QueryTemperature
+from .family_registry import family
 
 
 @family("MinistralForCausalLM")
-def ministral(c: Config) -> Model:
+def ministral(c: ModelConfig) -> ModelSpec:
     c.assume(sliding_window=4096, num_key_value_heads=8)
     rms, rope = c.rms(), c.rope(c.width())
     mixers = [c.attention(rope=rope, window=window) for window in c.windows(["sliding_attention"] * c.count)]
-    return c.model([c.layer(Norms.pre(rms), mixer) for mixer in mixers], rms)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer) for mixer in mixers], rms)
 
 
 @family("Ministral3ForCausalLM")
-def ministral3(c: Config) -> Model:
+def ministral3(c: ModelConfig) -> ModelSpec:
     """A window, if there is one, holds for all layers."""
     c.assume(num_key_value_heads=8, head_dim=128)
     c.assume_rope(
@@ -28,11 +28,11 @@ def ministral3(c: Config) -> Model:
     rms, window = c.rms(1e-5), c.optional("sliding_window", int)
     rope = c.rope(c.width(), others=("llama_4_scaling_beta", "max_position_embeddings"))
     mixer = c.attention(rope=rope, window=window, temperature=position_temperature(c, rope))
-    return c.model([c.layer(Norms.pre(rms), mixer)] * c.count, rms)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer)] * c.count, rms)
 
 
-def position_temperature(c: Config, rope: Rope) -> Temperature | None:
+def position_temperature(c: ModelConfig, rope: RopeParameters) -> QueryTemperature | None:
     written = c.rope_fields()
     beta = written.optional("llama_4_scaling_beta", float)
     period = rope.original_context or written.positive("original_max_position_embeddings")
-    return None if beta is None else Temperature(beta, period)
+    return None if beta is None else QueryTemperature(beta, period)

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..names import Names
-from ..spec import HeadNorm, Model, Norms, Plain
-from .registry import family
+from ..spec.model_config import ModelConfig
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms, PlainFFNSpec
+from .family_registry import family
 
-APERTUS = Names(before_mixer="attention_layernorm", before_ffn="feedforward_layernorm")
+APERTUS = TensorNames(before_mixer="attention_layernorm", before_ffn="feedforward_layernorm")
 
 
 @family("NemotronForCausalLM")
-def nemotron(c: Config) -> Model:
+def nemotron(c: ModelConfig) -> ModelSpec:
     """Half of each head turns."""
     norm, bias = c.layer_norm(offset=1.0, key="norm_eps"), c.flag("attention_bias")
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width(), share=0.5))
-    ffn = Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias"))
-    return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm)
+    ffn = PlainFFNSpec(c.inner, c.activation("relu2"), c.flag("mlp_bias"))
+    return c.model([c.layer(LayerNorms.pre(norm), mixer, ffn)] * c.count, norm)
 
 
 @family("Jais2ForCausalLM")
-def jais2(c: Config) -> Model:
+def jais2(c: ModelConfig) -> ModelSpec:
     norm, bias = c.layer_norm(), c.flag("attention_bias", True)
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
-    ffn = Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias", True))
-    return c.model([c.layer(Norms.pre(norm), mixer, ffn)] * c.count, norm)
+    ffn = PlainFFNSpec(c.inner, c.activation("relu2"), c.flag("mlp_bias", True))
+    return c.model([c.layer(LayerNorms.pre(norm), mixer, ffn)] * c.count, norm)
 
 
 @family("ArceeForCausalLM")
-def arcee(c: Config) -> Model:
+def arcee(c: ModelConfig) -> ModelSpec:
     rms, bias = c.rms(1e-5), c.flag("attention_bias")
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
-    return c.model([c.layer(Norms.pre(rms), mixer, Plain(c.inner, c.activation("relu2"), c.flag("mlp_bias")))] * c.count, rms)
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, PlainFFNSpec(c.inner, c.activation("relu2"), c.flag("mlp_bias")))] * c.count, rms)
 
 
 @family("ApertusForCausalLM")
-def apertus(c: Config) -> Model:
+def apertus(c: ModelConfig) -> ModelSpec:
     c.assume_rope(
         rope_type="llama3", rope_theta=1.2e7, factor=8.0, original_max_position_embeddings=8192, low_freq_factor=1.0, high_freq_factor=4.0
     )
@@ -43,5 +43,5 @@ def apertus(c: Config) -> Model:
     for key in ("post_norm", "mlp_bias"):
         c.require(key, False)
     rms, bias = c.rms(1e-5), c.flag("attention_bias")
-    mixer = c.attention(norm=HeadNorm(rms), bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=1.2e7))
-    return c.model([c.layer(Norms.pre(rms), mixer, Plain(c.inner, c.activation("xielu")))] * c.count, rms, names=APERTUS)
+    mixer = c.attention(norm=QkNormSpec(rms), bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=1.2e7))
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, PlainFFNSpec(c.inner, c.activation("xielu")))] * c.count, rms, names=APERTUS)

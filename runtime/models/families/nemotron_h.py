@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..config import MOST_HEADS, MOST_WIDTH, Config
-from ..fields import shown
-from ..hybrid import FULL, LINEAR, MOST_SEEN, ignored, layer_kinds, mamba2
-from ..names import ExpertNames, Names
-from ..recurrent_spec import Mamba2
-from ..spec import Attention, Experts, Layer, Model, Norm, Norms, Plain, Router
-from .registry import family
+from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from ..spec.json_fields import shown
+from ..spec.recurrent_config import FULL, LINEAR, MOST_SEEN, ignored, layer_kinds, mamba2
+from ..spec.tensor_names import ExpertTensorNames, TensorNames
+from ..spec.recurrent_spec import Mamba2Spec
+from ..spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    LayerSpec,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    RouterSpec,
+)
+from .family_registry import family
 
 EXPERT = "mixer.experts.{}."
-NEMOTRON_H = Names(
+NEMOTRON_H = TensorNames(
     embedding="backbone.embeddings", norm="backbone.norm_f", layer="backbone.layers.{}.", before_mixer="norm", before_ffn="norm", mamba="mixer.",
     q="mixer.q_proj", k="mixer.k_proj", v="mixer.v_proj", output="mixer.o_proj", up="mixer.up_proj", down="mixer.down_proj",
-    experts=ExpertNames(
+    experts=ExpertTensorNames(
         router="mixer.gate", correction="mixer.gate.e_score_correction_bias", up=f"{EXPERT}up_proj", down=f"{EXPERT}down_proj",
         narrow="mixer.fc1_latent_proj", widen="mixer.fc2_latent_proj", shared_up="mixer.shared_experts.up_proj", shared_down="mixer.shared_experts.down_proj", stacks=(),
     ),
@@ -31,7 +40,7 @@ WITHOUT_EFFECT = (
 
 
 @family("NemotronHForCausalLM")
-def nemotron_h(c: Config) -> Model:
+def nemotron_h(c: ModelConfig) -> ModelSpec:
     c.raw(*WITHOUT_EFFECT)
     norm, kinds = c.rms(1e-5, key="layer_norm_epsilon"), _kinds(c)
     for other in ("rms_norm_eps", "norm_eps"):
@@ -41,13 +50,13 @@ def nemotron_h(c: Config) -> Model:
     return c.model([made[kind] for kind in kinds], norm, names=NEMOTRON_H)
 
 
-def _layer(c: Config, kind: str, norm: Norm) -> Layer:
+def _layer(c: ModelConfig, kind: str, norm: NormSpec) -> LayerSpec:
     if kind in (LINEAR, FULL):
-        return Layer(Norms(before_mixer=norm), _recurrent(c) if kind == LINEAR else _attention(c), None)
-    return Layer(Norms(before_ffn=norm), None, _plain(c) if kind == "mlp" else _mixture(c))
+        return LayerSpec(LayerNorms(before_mixer=norm), _recurrent(c) if kind == LINEAR else _attention(c), None)
+    return LayerSpec(LayerNorms(before_ffn=norm), None, _plain(c) if kind == "mlp" else _mixture(c))
 
 
-def _kinds(c: Config) -> list[str]:
+def _kinds(c: ModelConfig) -> list[str]:
     """`hybrid_override_pattern` says a letter for each layer; since transformers 5 `layers_block_type` names them."""
     pattern, allowed = c.optional("hybrid_override_pattern", str), tuple(PATTERN.values())
     key = "layer_types" if c.raw("layer_types") is not None else "layers_block_type"
@@ -59,7 +68,7 @@ def _kinds(c: Config) -> list[str]:
     return kinds
 
 
-def _recurrent(c: Config) -> Mamba2:
+def _recurrent(c: ModelConfig) -> Mamba2Spec:
     """No time step is below `time_step_min`, as in transformers; the limits that are written are not read there."""
     bias = c.flag("use_bias")
     return mamba2(
@@ -70,28 +79,28 @@ def _recurrent(c: Config) -> Mamba2:
     )  # fmt: skip
 
 
-def _attention(c: Config) -> Attention:
+def _attention(c: ModelConfig) -> AttentionSpec:
     """The width of a head was called otherwise at first."""
     return c.attention(kv_heads=8, width=c.width(c.positive("attention_head_dim", 128, MOST_WIDTH)))
 
 
-def _plain(c: Config) -> Plain:
-    return Plain(c.inner, c.activation("relu2", "mlp_hidden_act"), c.flag("mlp_bias"))
+def _plain(c: ModelConfig) -> PlainFFNSpec:
+    return PlainFFNSpec(c.inner, c.activation("relu2", "mlp_hidden_act"), c.flag("mlp_bias"))
 
 
-def _mixture(c: Config) -> Experts:
+def _mixture(c: ModelConfig) -> ExpertsSpec:
     c.require("n_shared_experts", 1)
     act, bias = c.activation("relu2", "mlp_hidden_act"), c.flag("mlp_bias")
     latent = None if c.raw("moe_latent_size") is None else c.positive("moe_latent_size", most=MOST_WIDTH)
     inner, shared = (c.positive(key, 7688, MOST_WIDTH) for key in ("moe_intermediate_size", "moe_shared_expert_intermediate_size"))
-    router = Router(
+    router = RouterSpec(
         "sigmoid", correction=True, groups=c.positive("n_group", 1), kept_groups=c.positive("topk_group", 1),
         normalise=c.flag("norm_topk_prob", True), scale=c.number("routed_scaling_factor", 1.0),
     )  # fmt: skip
-    return c.experts(Plain(inner, act), router, ("n_routed_experts", "num_local_experts"), shared=Plain(shared, act, bias), latent=latent, latent_bias=bias)
+    return c.experts(PlainFFNSpec(inner, act), router, ("n_routed_experts", "num_local_experts"), shared=PlainFFNSpec(shared, act, bias), latent=latent, latent_bias=bias)
 
 
-def _unread_of(c: Config, kinds: list[str]) -> None:
+def _unread_of(c: ModelConfig, kinds: list[str]) -> None:
     """Keys of kinds of layers that this model has none of."""
     unused = {
         LINEAR: ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "use_bias", "mamba_hidden_act", "use_conv_bias", "time_step_min"),

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from ..config import Config, every
-from ..spec import Gated, HeadNorm, Model, Norm, Norms, Router
-from .registry import family
+from ..spec.model_config import ModelConfig, every
+from ..spec.model_spec import GatedFFNSpec, QkNormSpec, ModelSpec, NormSpec, LayerNorms, RouterSpec
+from .family_registry import family
 
 
 @family("OlmoForCausalLM")
-def olmo(c: Config) -> Model:
-    norm, bias = Norm(1e-5, "layer", weight=False), c.flag("attention_bias")
+def olmo(c: ModelConfig) -> ModelSpec:
+    norm, bias = NormSpec(1e-5, "layer", weight=False), c.flag("attention_bias")
     mixer = c.attention(bias=bias, out_bias=bias, clip=c.optional("clip_qkv", float), rope=c.rope(c.width()))
-    return c.model([c.layer(Norms.pre(norm), mixer)] * c.count, norm)
+    return c.model([c.layer(LayerNorms.pre(norm), mixer)] * c.count, norm)
 
 
 @family("Olmo2ForCausalLM")
-def olmo2(c: Config) -> Model:
+def olmo2(c: ModelConfig) -> ModelSpec:
     rms, bias = c.rms(1e-5), c.flag("attention_bias")
-    mixer = c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))
-    return c.model([c.layer(Norms.post(rms), mixer)] * c.count, rms)
+    mixer = c.attention(norm=QkNormSpec(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    return c.model([c.layer(LayerNorms.post(rms), mixer)] * c.count, rms)
 
 
 @family("Olmo3ForCausalLM")
-def olmo3(c: Config) -> Model:
+def olmo3(c: ModelConfig) -> ModelSpec:
     """Three layers with a window, then one without, and only that one's rotation is scaled."""
     c.assume(sliding_window=4096)
     rms, bias, dim = c.rms(1e-5), c.flag("attention_bias"), c.width()
@@ -31,17 +31,17 @@ def olmo3(c: Config) -> Model:
         c.require("rope_theta", 5e5)  # transformers takes another one for full layers only
     ropes = {kind: c.rope(dim, kind, theta=5e5) for kind in dict.fromkeys(kinds)}
     mixers = [
-        c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=ropes[kind], window=window)
+        c.attention(norm=QkNormSpec(rms, "all"), bias=bias, out_bias=bias, rope=ropes[kind], window=window)
         for kind, window in zip(kinds, c.windows(kinds), strict=True)
     ]
-    return c.model([c.layer(Norms.post(rms), mixer) for mixer in mixers], rms)
+    return c.model([c.layer(LayerNorms.post(rms), mixer) for mixer in mixers], rms)
 
 
 @family("OlmoeForCausalLM")
-def olmoe(c: Config) -> Model:
+def olmoe(c: ModelConfig) -> ModelSpec:
     c.require("clip_qkv")  # it would be behind the norm
     c.require("head_dim", c.hidden // c.heads)
     rms, bias = c.rms(1e-5), c.flag("attention_bias")
-    mixer = c.attention(norm=HeadNorm(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))
-    experts = c.experts(Gated(c.inner, c.activation()), Router(normalise=c.flag("norm_topk_prob")))
-    return c.model([c.layer(Norms.pre(rms), mixer, experts)] * c.count, rms)
+    mixer = c.attention(norm=QkNormSpec(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))
+    experts = c.experts(GatedFFNSpec(c.inner, c.activation()), RouterSpec(normalise=c.flag("norm_topk_prob")))
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, experts)] * c.count, rms)

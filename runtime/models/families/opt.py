@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ..config import MOST_WIDTH, Config
-from ..names import Names
-from ..spec import Learned, Model, Norm, Norms, Plain, Sines
-from .registry import family
+from ..spec.model_config import MOST_WIDTH, ModelConfig
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import (
+    LearnedPositions,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    SinusoidalPositions,
+)
+from .family_registry import family
 
 FIRST = 2  # row of the first position
 LONGEST = 2**17  # positions that are computed beforehand
-OPT = Names(
+OPT = TensorNames(
     embedding="model.decoder.embed_tokens", positions="model.decoder.embed_positions", norm="model.decoder.final_layer_norm",
     project_in="model.decoder.project_in", project_out="model.decoder.project_out", layer="model.decoder.layers.{}.",
     before_mixer="self_attn_layer_norm", after_mixer="self_attn_layer_norm", before_ffn="final_layer_norm",
@@ -21,16 +28,16 @@ OPT = Names(
 
 
 @family("OPTForCausalLM")
-def opt(c: Config) -> Model:
+def opt(c: ModelConfig) -> ModelSpec:
     """Norms before mixer and FFN, or, in OPT-350M, of the sum behind; there the embeddings are narrower too."""
     bias, affine, before = c.flag("enable_bias", True), c.flag("layer_norm_elementwise_affine", True), c.flag("do_layer_norm_before", True)
-    norm, width = Norm(1e-5, "layer", weight=affine, bias=affine), c.positive("word_embed_proj_dim", c.hidden, MOST_WIDTH)
-    norms = Norms.pre(norm) if before else replace(Norms.post(norm), of_sum=True)
-    ffn = Plain(c.inner, c.activation("relu", "activation_function"), bias)
+    norm, width = NormSpec(1e-5, "layer", weight=affine, bias=affine), c.positive("word_embed_proj_dim", c.hidden, MOST_WIDTH)
+    norms = LayerNorms.pre(norm) if before else replace(LayerNorms.post(norm), of_sum=True)
+    ffn = PlainFFNSpec(c.inner, c.activation("relu", "activation_function"), bias)
     layer = c.layer(norms, c.attention(bias=bias, out_bias=bias), ffn)
     return c.model(
         [layer] * c.count, norm if before and not c.flag("_remove_final_layer_norm") else None, tied=True, names=OPT,
-        positions=Learned(c.positions, FIRST), embed_size=None if width == c.hidden else width,
+        positions=LearnedPositions(c.positions, FIRST), embed_size=None if width == c.hidden else width,
     )  # fmt: skip
 
 
@@ -40,17 +47,17 @@ BIOGPT = replace(
 )  # fmt: skip
 
 
-def _biased(c: Config, activation: str, positions: Learned | Sines, names: Names) -> Model:
+def _biased(c: ModelConfig, activation: str, positions: LearnedPositions | SinusoidalPositions, names: TensorNames) -> ModelSpec:
     """Biases everywhere; embeddings may be scaled; the norms' eps is fixed."""
-    norm, scale = Norm(1e-5, "layer", bias=True), c.hidden**0.5 if c.flag("scale_embedding", True) else 1.0
-    layer = c.layer(Norms.pre(norm), c.attention(bias=True, out_bias=True), Plain(c.inner, c.activation("gelu", activation), True))
+    norm, scale = NormSpec(1e-5, "layer", bias=True), c.hidden**0.5 if c.flag("scale_embedding", True) else 1.0
+    layer = c.layer(LayerNorms.pre(norm), c.attention(bias=True, out_bias=True), PlainFFNSpec(c.inner, c.activation("gelu", activation), True))
     return c.model([layer] * c.count, norm, tied=True, names=names, positions=positions, embed_scale=scale)
 
 
 @family("BioGptForCausalLM")
-def biogpt(c: Config) -> Model:
+def biogpt(c: ModelConfig) -> ModelSpec:
     c.raw("layer_norm_eps")  # which no norm takes
-    return _biased(c, "hidden_act", Learned(c.positions, FIRST), BIOGPT)
+    return _biased(c, "hidden_act", LearnedPositions(c.positions, FIRST), BIOGPT)
 
 
 XGLM = replace(
@@ -60,8 +67,8 @@ XGLM = replace(
 
 
 @family("XGLMForCausalLM")
-def xglm(c: Config) -> Model:
+def xglm(c: ModelConfig) -> ModelSpec:
     """Row `pad_token_id` of the positions is zero, which only rows without a position may be."""
     if c.get("pad_token_id", int, 1) >= FIRST or c.hidden % 2:
         raise ConfigError(f"{c.where}: pad_token_id={c.raw('pad_token_id')} must be below {FIRST}, d_model={c.hidden} even")
-    return _biased(c, "activation_function", Sines(c.positive("max_position_embeddings", most=LONGEST), FIRST), XGLM)
+    return _biased(c, "activation_function", SinusoidalPositions(c.positive("max_position_embeddings", most=LONGEST), FIRST), XGLM)

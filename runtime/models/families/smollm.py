@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..config import Config
-from ..fields import shown
-from ..spec import Gated, Model, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig
+from ..spec.json_fields import shown
+from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
 
 @family("SmolLM3ForCausalLM")
-def smollm3(c: Config) -> Model:
+def smollm3(c: ModelConfig) -> ModelSpec:
     """Windows, where they are wanted, are those of the layers without positions."""
     c.assume(num_key_value_heads=4)
     c.raw("max_window_layers")
@@ -21,11 +21,11 @@ def smollm3(c: Config) -> Model:
         c.attention(bias=bias, out_bias=bias, window=window, rope=rope if turn else None)
         for turn, window in zip(turns, windows, strict=True)
     ]
-    ffn = Gated(c.inner, c.activation(), c.flag("mlp_bias"))
-    return c.model([c.layer(Norms.pre(rms), mixer, ffn) for mixer in mixers], rms, tied=True)
+    ffn = GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias"))
+    return c.model([c.layer(LayerNorms.pre(rms), mixer, ffn) for mixer in mixers], rms, tied=True)
 
 
-def _turning(c: Config) -> list[bool]:
+def _turning(c: ModelConfig) -> list[bool]:
     """Of each layer whether it has positions; the key `no_rope_layers` says 1 where it has."""
     each, written = c.positive("no_rope_layer_interval", 4), c.raw("no_rope_layers")
     if written is None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..names import Names
-from ..spec import HeadNorm, Model, Norms
-from .registry import family
+from ..spec.model_config import ModelConfig
+from ..spec.tensor_names import TensorNames
+from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms
+from .family_registry import family
 
-STABLELM = Names(q_norm="self_attn.q_layernorm.norms.{}", k_norm="self_attn.k_layernorm.norms.{}")
+STABLELM = TensorNames(q_norm="self_attn.q_layernorm.norms.{}", k_norm="self_attn.k_layernorm.norms.{}")
 
 
 @family("StableLmForCausalLM")
-def stablelm(c: Config) -> Model:
+def stablelm(c: ModelConfig) -> ModelSpec:
     c.require("head_dim", c.hidden // c.heads)
     norm, rope = c.layer_norm(), c.rope(c.width(), share=0.25)
-    heads = HeadNorm(c.layer_norm(bias=False), "each") if c.flag("qk_layernorm") else None
+    heads = QkNormSpec(c.layer_norm(bias=False), "each") if c.flag("qk_layernorm") else None
     mixer = c.attention(norm=heads, bias=c.flag("use_qkv_bias"), rope=rope)
-    norms = Norms.beside(norm) if c.flag("use_parallel_residual") else Norms.pre(norm)
+    norms = LayerNorms.beside(norm) if c.flag("use_parallel_residual") else LayerNorms.pre(norm)
     return c.model([c.layer(norms, mixer)] * c.count, norm, names=STABLELM)

@@ -1,4 +1,4 @@
-"""Layers of a step of one row: its products by the kernels of `one_row`, with as much as possible folded into them."""
+"""Layers of a step of one row: its products by the kernels of `gemv`, with as much as possible folded into them."""
 
 from __future__ import annotations
 
@@ -7,56 +7,61 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from ..kernels import one_row, one_row_heads
-from ..kernels.activation import activate
-from ..kernels.few_bits_packed import Packed
-from ..kernels.join import NormWeights
-from ..kernels.one_row_adapted import RowPair
-from ..kernels.one_row_ranks import post_linear
-from ..kernels.over_ranks import Rooms, join_posted, sum_of_posted
-from ..kernels.overlap import overlaps
-from ..layers.linear import Linear
-from ..quantization import FewBitsLinear, Fp8Linear
-from .experts import ExpertsPart
-from .feedforward import GatedPart, PlainPart
-from .gpu_latent import LatentLayer
-from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
-from .joins import Pending, RmsJoin
-from .over_ranks import OverRanks, Summed, Unsummed, here
-from .paired import Paired
+from ...kernels.gemv import gemv, gemv_qk_norm
+from ...kernels.activation_kernels import activate
+from ...kernels.packed.packed_weight import PackedWeight
+from ...kernels.residual_norm import NormWeights
+from ...kernels.gemv.gemv_lora import GemvLora
+from ...kernels.gemv.gemv_all_reduce import post_linear
+from ...kernels.comm.all_reduce import AllReduceBuffers, add_norm_of_posted, sum_of_posted
+from ...kernels.launch.programmatic_launch import overlaps
+from ...layers.linear_layers import Linear
+from ...quantization import GpuQuantizedLinear, Fp8Linear
+from ..reference.reference_experts import ReferenceExperts
+from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
+from .gpu_latent_attention import FusedLatentLayer
+from .gpu_layers import FusedLayer, ReferenceLayer, ReferenceMixerLayer, FusedRecurrentLayer, GpuStep
+from .gpu_residual_norm import Pending, ResidualRmsNorm
+from ..reference.tensor_parallel_linear import (
+    TensorParallelLinear,
+    AllReduceLinear,
+    PartialSum,
+    local_product,
+)
+from .lora_gemv_linear import LoraGemvLinear
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
 LONG = 32 * 2**20  # bytes of a weight; attention that starts under the product of a larger one takes more from it than it gains
-Read = tuple[Tensor | Packed, Tensor | None]
+Read = tuple[Tensor | PackedWeight, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LoneLayer:
+class GemvLayer:
     """The products one by one, additions and norms between them. See `FusedLayer`."""
 
     layer: Foldable
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         layer, block, overlap = self.layer, self.layer.block, overlaps(x.device)
         y = layer.entry(x, delta, overlap)
-        mixed = waiting(output_of(layer), _mixed(layer, y, None, step), not block.layer.norms.parallel)
+        mixed = posted_product(output_of(layer), _mixed(layer, y, None, step), not block.layer.norms.parallel)
         if block.layer.norms.parallel:
             return x, (mixed, _fed(layer, layer.middle(x, None, overlap), step))
         return x, _fed(layer, layer.middle(x, mixed, overlap), step)
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         self.layer.write(x, delta, step)
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedLayer:
+class FullyFusedLayer:
     """The usual layer: its RMS norms are folded into the products behind them, its additions into those before."""
 
     layer: Foldable
     before_mixer: NormWeights
     before_ffn: NormWeights
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """x has then all that the layer adds."""
         layer, block = self.layer, self.layer.block
         if delta is not None:
@@ -68,48 +73,48 @@ class FoldedLayer:
         _add(x, block.dense.down, _inner(block.dense, x, self.before_ffn))
         return x, None
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         self.layer.write(x, delta, step)
 
 
-Foldable = FusedLayer | StateLayer  # latent attention computes its single rows itself
-AnyFused = Foldable | LatentLayer
-GpuLayer = AnyFused | MixerByLaw | LawLayer
-AnyLayer = GpuLayer | LoneLayer | FoldedLayer
+Foldable = FusedLayer | FusedRecurrentLayer  # latent attention computes its single rows itself
+AnyFused = Foldable | FusedLatentLayer
+GpuLayer = AnyFused | ReferenceMixerLayer | ReferenceLayer
+AnyLayer = GpuLayer | GemvLayer | FullyFusedLayer
 
 
-def alone(layer: GpuLayer) -> AnyLayer:
+def gemv_layer_for(layer: GpuLayer) -> AnyLayer:
     """What computes a single row of the layer."""
-    if not isinstance(layer, Foldable) or not _takes_one_row(layer):
+    if not isinstance(layer, Foldable) or not _supports_gemv(layer):
         return layer
     entry, middle = layer.entry, layer.middle
-    if folds(layer):
-        return FoldedLayer(layer, cast(RmsJoin, entry).before, cast(RmsJoin, middle).before)
-    return LoneLayer(layer)
+    if can_fully_fuse(layer):
+        return FullyFusedLayer(layer, cast(ResidualRmsNorm, entry).before, cast(ResidualRmsNorm, middle).before)
+    return GemvLayer(layer)
 
 
-def _takes_one_row(layer: Foldable) -> bool:
+def _supports_gemv(layer: Foldable) -> bool:
     """Experts have kernels of their own for it."""
     mixer, block = layer.block.mixer, layer.block
     assert mixer is not None
     products = mixer.products() if layer.experts else block.products()
-    return all(lone(getattr(*place)) for place in products) and not (layer.experts and layer.experts.fixed)
+    return all(can_run_gemv(getattr(*place)) for place in products) and not (layer.experts and layer.experts.fixed)
 
 
-def folds(layer: Foldable) -> bool:
+def can_fully_fuse(layer: Foldable) -> bool:
     """Whether nothing but RMS norms and additions stands between its products, and an activation with a gate."""
     part, block = layer.block.layer, layer.block
-    if isinstance(output_of(layer), Summed):  # what it adds is not there until the ranks have added up
+    if isinstance(output_of(layer), AllReduceLinear):  # what it adds is not there until the ranks have added up
         return False
     behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
-    return isinstance(layer.entry, RmsJoin) and isinstance(layer.middle, RmsJoin) and isinstance(block.ffn, GatedPart | ExpertsPart) and not behind
+    return isinstance(layer.entry, ResidualRmsNorm) and isinstance(layer.middle, ResidualRmsNorm) and isinstance(block.ffn, ReferenceGatedFFN | ReferenceExperts) and not behind
 
 
-def _fed(layer: Foldable, y: Tensor, step: Step) -> Tensor | Unsummed:
+def _fed(layer: Foldable, y: Tensor, step: GpuStep) -> Tensor | PartialSum:
     """What the feedforward network adds, of y [1, hidden], normed."""
     if layer.experts is not None:
         return layer.experts(y, step.batch.slots, overlap=overlaps(y.device))
-    return waiting(layer.block.dense.down, _inner(layer.block.dense, y, None), not layer.block.layer.norms.parallel)
+    return posted_product(layer.block.dense.down, _inner(layer.block.dense, y, None), not layer.block.layer.norms.parallel)
 
 
 def output_of(layer: Foldable) -> Linear:
@@ -118,94 +123,94 @@ def output_of(layer: Foldable) -> Linear:
     return layer.block.mixer.output
 
 
-def lone(product: Linear) -> bool:
+def can_run_gemv(product: Linear) -> bool:
     """Whether there is a kernel for one row of this product."""
-    product = here(product)
-    if isinstance(product, Paired):
-        return product.adds_in_kernel and lone(product.base) and isinstance(read(product)[0], Tensor)
-    return type(product) in KINDS or (isinstance(product, FewBitsLinear) and product.folds and one_row.takes(product.packed))
+    product = local_product(product)
+    if isinstance(product, LoraGemvLinear):
+        return product.adds_in_kernel and can_run_gemv(product.base) and isinstance(read(product)[0], Tensor)
+    return type(product) in KINDS or (isinstance(product, GpuQuantizedLinear) and product.folds and gemv.supports_weight(product.packed))
 
 
 @dataclass(frozen=True, slots=True)
-class Posted(Unsummed):
+class PostedPartialSum(PartialSum):
     """What all ranks' products have sent to all; `part` is where the sum goes, or its norm. It is taken before ranks add up anything else."""
 
-    rooms: Rooms
+    rooms: AllReduceBuffers
 
     def sum(self) -> Tensor:
         return sum_of_posted(self.part, self.rooms)
 
     def joined(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return join_posted(x, self.part, weight, eps, self.rooms)
+        return add_norm_of_posted(x, self.part, weight, eps, self.rooms)
 
 
-def waiting(product: Linear, y: Tensor, next_sum: bool) -> Tensor | Unsummed:
+def posted_product(product: Linear, y: Tensor, next_sum: bool) -> Tensor | PartialSum:
     """y [1, in] -> [1, out], see `over_ranks.pending`. next_sum: what ranks add up next is this."""
-    if not isinstance(product, Summed):
-        return times(product, y)
+    if not isinstance(product, AllReduceLinear):
+        return multiply(product, y)
     weight, scale = read(product.product)
     if next_sum and isinstance(weight, Tensor):
         out = y.new_empty(1, len(weight))
         if (rooms := product.ranks.rooms(out)) is not None:
             post_linear(y, weight, rooms, product.product.bias, weight_scale=scale, pair=_pair(product.product, y))
-            return Posted(out, product.ranks, rooms)
-    return Unsummed(times(product.product, y), product.ranks)
+            return PostedPartialSum(out, product.ranks, rooms)
+    return PartialSum(multiply(product.product, y), product.ranks)
 
 
-def times(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:
+def multiply(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:
     """norm(y) [1, in] -> [1, out]"""
-    if isinstance(product, OverRanks):
-        return product.whole(times(product.product, y, norm))
+    if isinstance(product, TensorParallelLinear):
+        return product.whole(multiply(product.product, y, norm))
     (weight, scale), pair = read(product), _pair(product, y, norm)
     if norm is None:
-        return one_row.linear(y, weight, product.bias, weight_scale=scale, pair=pair)
-    return one_row.norm_linear(y, norm.weight, norm.eps, weight, product.bias, weight_scale=scale, pair=pair)
+        return gemv.linear(y, weight, product.bias, weight_scale=scale, pair=pair)
+    return gemv.norm_linear(y, norm.weight, norm.eps, weight, product.bias, weight_scale=scale, pair=pair)
 
 
 def weight_bytes(product: Linear) -> int:
-    return sum(tensor.nbytes for tensor in here(product).tensors())
+    return sum(tensor.nbytes for tensor in local_product(product).tensors())
 
 
 def read(product: Linear) -> Read:
     """The weight as the kernels read it, and the scales that it has besides."""
-    if isinstance(product, Paired):
+    if isinstance(product, LoraGemvLinear):
         return read(product.base)
-    if not isinstance(product, FewBitsLinear):
+    if not isinstance(product, GpuQuantizedLinear):
         return product.weight, product.scale
     packed = product.packed
-    return (packed.words, packed.outer) if one_row.numbers(packed) else (packed, None)
+    return (packed.words, packed.outer) if gemv.numbers(packed) else (packed, None)
 
 
-def _pair(product: Linear, x: Tensor, norm: NormWeights | None = None) -> RowPair | None:
+def _pair(product: Linear, x: Tensor, norm: NormWeights | None = None) -> GemvLora | None:
     """What an adapter adds to the product of norm(x) [1, in]."""
-    return product.pair(x, norm) if isinstance(product, Paired) else None
+    return product.pair(x, norm) if isinstance(product, LoraGemvLinear) else None
 
 
 def _add(x: Tensor, product: Linear, y: Tensor) -> None:
     weight, scale = read(product)
-    one_row.linear_add(y, weight, x, product.bias, weight_scale=scale, pair=_pair(product, y))
+    gemv.linear_add(y, weight, x, product.bias, weight_scale=scale, pair=_pair(product, y))
 
 
-def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: Step) -> Tensor:
+def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: GpuStep) -> Tensor:
     """What the mixer gives its last product of the norm of x, [1, query heads * head_dim]."""
-    if isinstance(layer, StateLayer):
-        return layer.mixer.alone(x, norm, step, times)
+    if isinstance(layer, FusedRecurrentLayer):
+        return layer.mixer.alone(x, norm, step, multiply)
     qkv, q = _query(layer, x, norm, step)
     step.batch.waits = weight_bytes(layer.block.attention.qkv) > LONG
     mixed = step.attention.attend(q, q, q, layer.block.index, step.batch, *layer.sinks)  # one row reads the pool only
     return layer.gated(mixed.view(1, -1), qkv, overlaps(x.device))
 
 
-def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -> tuple[Tensor, Tensor]:
+def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: GpuStep) -> tuple[Tensor, Tensor]:
     """x's keys and values are written; all heads of x as they were projected where these have gates, and the queries."""
     mixer, batch, index = layer.block.attention, step.batch, layer.block.index
     qkv, part = mixer.qkv, mixer.part
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
     stored, scale = read(qkv)
-    unknown = layer.head_norm is not None and (isinstance(stored, Packed) or not one_row_heads.suits(layer.head_norm))
+    unknown = layer.head_norm is not None and (isinstance(stored, PackedWeight) or not gemv_qk_norm.supports(layer.head_norm))
     by_itself = unknown or part.clip or part.temperature or part.value_norm_eps is not None or not mixer.heads[1]
     if by_itself or layer.table is None or part.gates:
-        heads = times(qkv, x, norm)
+        heads = multiply(qkv, x, norm)
         return heads, layer.rotate(heads, step, overlap=overlaps(x.device))
     k_scale, v_scale = step.scales[index]
     places: dict[str, Any] = {
@@ -213,17 +218,17 @@ def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: Step) -
         "v_pool": step.values[index], "k_scale": k_scale, "v_scale": v_scale, "weight_scale": scale, "pair": _pair(qkv, x, norm),
     }  # fmt: skip
     if layer.head_norm is None:
-        q = one_row.qkv_rotate_store(x, weight, eps, stored, qkv.bias, *mixer.heads, **places)
+        q = gemv.qkv_rope_store(x, weight, eps, stored, qkv.bias, *mixer.heads, **places)
         return q, q
     assert isinstance(stored, Tensor)
-    q = one_row_heads.qkv_norm_rotate_store(x, weight, eps, stored, qkv.bias, *mixer.heads, layer.head_norm, **places)
+    q = gemv_qk_norm.qkv_norm_rope_store(x, weight, eps, stored, qkv.bias, *mixer.heads, layer.head_norm, **places)
     return q, q
 
 
-def _inner(ffn: GatedPart | PlainPart, x: Tensor, norm: NormWeights | None) -> Tensor:
+def _inner(ffn: ReferenceGatedFFN | ReferencePlainFFN, x: Tensor, norm: NormWeights | None) -> Tensor:
     """norm(x) [1, hidden] -> [1, inner], what `down` takes; a plain network has no norm here."""
-    if isinstance(ffn, PlainPart):
-        return activate(times(ffn.up, x), ffn.part.activation)
+    if isinstance(ffn, ReferencePlainFFN):
+        return activate(multiply(ffn.up, x), ffn.part.activation)
     gate_up, weight, eps = ffn.gate_up, None if norm is None else norm.weight, 0.0 if norm is None else norm.eps
     stored, scale = read(gate_up)
-    return one_row.gate_up(x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation, pair=_pair(gate_up, x, norm))
+    return gemv.gate_up(x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation, pair=_pair(gate_up, x, norm))

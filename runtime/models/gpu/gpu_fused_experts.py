@@ -8,65 +8,72 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.expert_turns import Turns, take_turns
-from ..kernels.experts import Besides, Choice, Spread, Stacks, mixture, spread
-from ..kernels.join import NormWeights
-from ..kernels.routing import FEW_ROWS, Routing, logits, route
-from ..quantization.deterministic import DeterministicLinear
-from ..quantization.few_bits import FixedFewBitsLinear
-from .expert_memory import stacked
-from .experts import ExpertsPart
+from ...kernels.experts.expert_replica_select import ExpertReplicaTable, select_replicas
+from ...kernels.experts.fused_moe import (
+    SharedExpertOutput,
+    ExpertSelection,
+    UnreducedExpertOutput,
+    StackedExpertWeights,
+    fused_moe,
+    unreduced_experts,
+)
+from ...kernels.residual_norm import NormWeights
+from ...kernels.experts.expert_routing import FEW_ROWS, RouterWeights, logits, route
+from ...quantization.deterministic_linear import DeterministicLinear
+from ...quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
+from ..reference.stacked_experts import stacked_weights
+from ..reference.reference_experts import ReferenceExperts
 from .gpu_feedforward import inner_of
-from .over_ranks import Unsummed
-from .spec import Gated, Router
+from ..reference.tensor_parallel_linear import PartialSum
+from ..spec.model_spec import GatedFFNSpec, RouterSpec
 
-FIXED = (DeterministicLinear, FixedFewBitsLinear)
+FIXED = (DeterministicLinear, DeterministicGpuQuantizedLinear)
 
 
 @dataclass(frozen=True, slots=True)
 class FusedExperts:
     """A sealed mixture as the kernels take it. turns: where its experts lie, if on several ranks."""
 
-    part: ExpertsPart
-    stacks: Stacks
-    routing: Routing
-    turns: Turns | None
+    part: ReferenceExperts
+    stacks: StackedExpertWeights
+    routing: RouterWeights
+    turns: ExpertReplicaTable | None
 
     @classmethod
-    def of(cls, part: ExpertsPart) -> FusedExperts:
+    def of(cls, part: ReferenceExperts) -> FusedExperts:
         """Of a part for which `refusal` has no reason."""
-        up, down = (stacked([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
+        up, down = (stacked_weights([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
         expert, router = part.part.expert, part.router
-        assert isinstance(expert, Gated)
+        assert isinstance(expert, GatedFFNSpec)
         counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device=router.weight.device)
-        routing = Routing(
+        routing = RouterWeights(
             narrowed(router.weight, part.dtype), router.bias, part.correction, part.part.top_k, options_of(part.part.router), part.counts, counters,
             isinstance(part.experts[0].down, FIXED),
         )  # fmt: skip
-        return cls(part, Stacks(up, down, expert.activation, expert.limit), routing, turns_of(part))
+        return cls(part, StackedExpertWeights(up, down, expert.activation, expert.limit), routing, replica_table_of(part))
 
     @property
     def fixed(self) -> bool:
         """Whether the bits of a row do not depend on the rows beside it."""
         return self.routing.fixed
 
-    def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor | Unsummed:
+    def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor | PartialSum:
         """y [T, hidden] -> what the mixture adds, [T, hidden].
 
         slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `overlap`.
         """
         found, ranks = self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap), self.part.ranks
-        return found if ranks is None else Unsummed(found, ranks)
+        return found if ranks is None else PartialSum(found, ranks)
 
-    def spread(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | Spread | Unsummed:
+    def spread(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | UnreducedExpertOutput | PartialSum:
         """The same, maybe not added up yet."""
         if self.part.ranks is not None:
             return self(y, slots, overlap)
         y, experts, weights = route(y, self.routing, slots, None, overlap)
         choice, stacks = self._chosen(experts, weights, slots, overlap)
-        besides = Besides(*self._shared(y, overlap))
-        found = spread(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap)
-        return mixture(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap) if found is None else found
+        besides = SharedExpertOutput(*self._shared(y, overlap))
+        found = unreduced_experts(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap)
+        return fused_moe(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap) if found is None else found
 
     def add(self, x: Tensor, norm: NormWeights, slots: Tensor, overlap: bool = False) -> Tensor:
         """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place. Returns x. Not of a part of the experts."""
@@ -74,14 +81,14 @@ class FusedExperts:
 
     def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> Tensor:
         choice, stacks = self._chosen(experts, weights, slots, overlap)
-        return mixture(y, stacks, choice, Besides(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
+        return fused_moe(y, stacks, choice, SharedExpertOutput(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
 
-    def _chosen(self, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> tuple[Choice, Stacks]:
+    def _chosen(self, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> tuple[ExpertSelection, StackedExpertWeights]:
         """With the weights of the chosen experts on the device, or of those that this rank computes."""
         host, turns, of_input = self.part.host, self.turns, self.part.part.weighs_input
         if turns is not None:
-            return Choice(take_turns(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places), self.stacks
-        return Choice(experts, weights, of_input), self.stacks if host is None else host.bring(self.stacks, experts, slots)
+            return ExpertSelection(select_replicas(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places), self.stacks
+        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.bring(self.stacks, experts, slots)
 
     def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
         """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""
@@ -92,10 +99,10 @@ class FusedExperts:
         return every, None if switch is None else logits(y, switch.weight, None, self.fixed, overlap).view(-1)
 
 
-def turns_of(part: ExpertsPart) -> Turns | None:
+def replica_table_of(part: ReferenceExperts) -> ExpertReplicaTable | None:
     """None: all experts are here, or a part of each."""
     spread = part.spread
-    return None if spread is None else Turns(spread.copies, spread.table, spread.shared, *spread.sizes)
+    return None if spread is None else ExpertReplicaTable(spread.copies, spread.table, spread.shared, *spread.sizes)
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -104,7 +111,7 @@ def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return narrow if torch.equal(narrow.float(), weight) else weight
 
 
-def options_of(router: Router) -> dict[str, Any]:
+def options_of(router: RouterSpec) -> dict[str, Any]:
     """Of `routing.choose`."""
     names = ("score", "best_first", "groups", "kept_groups", "outside", "normalise", "floor", "scale", "jitter")
     return {name: getattr(router, name) for name in names} | {"two_best": router.group_score == "two"}

@@ -8,40 +8,40 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..kernels.latent_rows import latent_rows
-from ..kernels.norm import rms_norm
-from ..layers.norm import LayerNorm
-from ..step.batch import Batch
-from .attention import temperatures
-from .block import Block
-from .experts import ExpertsPart
-from .gpu_experts import FusedExperts
-from .gpu_layers import Step, behind_mixer, middle_of
-from .joins import AnyJoin, Pending, between, exact_in, weights_of
-from .latent import LatentPart
-from .over_ranks import taken
+from ...kernels.attention.latent_norm_rope_store import latent_norm_rope_store
+from ...kernels.rms_norm import rms_norm
+from ...layers.norm_layers import LayerNorm
+from ...step.step_batch import StepBatch
+from ..reference.reference_attention import temperatures
+from ..reference.reference_block import ReferenceBlock
+from ..reference.reference_experts import ReferenceExperts
+from .gpu_fused_experts import FusedExperts
+from .gpu_layers import GpuStep, run_after_mixer, middle_of
+from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of
+from ..reference.reference_latent_attention import ReferenceLatentAttention
+from ..reference.tensor_parallel_linear import precomputed
 
 if TYPE_CHECKING:
-    from ..layers.rotary import Rope, Rotary
+    from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
 
 
 @dataclass(frozen=True, slots=True)
-class FusedLatent:
+class FusedLatentAttention:
     """A sealed mixer as the kernels take it. norm: of latents; query_norm: of queries' latents; both in the model's type where that is exact."""
 
-    part: LatentPart
+    part: ReferenceLatentAttention
     table: Tensor | None
     norm: Tensor
     query_norm: Tensor | None
 
     @classmethod
-    def of(cls, part: LatentPart, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> FusedLatent:
+    def of(cls, part: ReferenceLatentAttention, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype) -> FusedLatentAttention:
         rope, few = part.part.rope, part.query_norm
         assert not isinstance(part.norm, LayerNorm)
         return cls(part, None if rope is None else rotaries[rope].table, exact_in(part.norm.weight, dtype), None if few is None else exact_in(few.weight, dtype))
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
-        """See `LatentPart.attend`."""
+    def attend(self, x: Tensor, step: GpuStep) -> Tensor:
+        """See `ReferenceLatentAttention.attend`."""
         own = step.batch.own
         if own is None:
             return self._mixed(*self._stored(x, x, 0, step), step, step.batch)
@@ -49,19 +49,19 @@ class FusedLatent:
         made = self._stored(x, mine, own.rows.start, step)
         if own.batch is None:
             return torch.zeros_like(x)
-        return taken(self.part.output).of_rows(self._mixed(*made, step, own.batch), own.rows, len(x))
+        return precomputed(self.part.output).of_rows(self._mixed(*made, step, own.batch), own.rows, len(x))
 
-    def _stored(self, x: Tensor, mine: Tensor, first: int, step: Step) -> tuple[Tensor, Tensor]:
+    def _stored(self, x: Tensor, mine: Tensor, first: int, step: GpuStep) -> tuple[Tensor, Tensor]:
         """All rows of x are written. Of `mine`, those from `first` on, the projected queries, and q [T, heads, rank + turned] with what turns."""
         own, spec, batch, index = self.part, self.part.part, step.batch, self.part.index
         query = own.query(self._query_latent(mine)) if len(mine) else mine.new_empty(0, own.query_width)
         q = x.new_empty(len(mine), spec.heads, spec.rank + spec.turned)
-        latent_rows(
+        latent_norm_rope_store(
             query, own.latent(x), self.norm, own.norm.eps, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], q, step.scales[index].k, first
         )  # fmt: skip
         return query, q
 
-    def _mixed(self, query: Tensor, q: Tensor, step: Step, batch: Batch) -> Tensor:
+    def _mixed(self, query: Tensor, q: Tensor, step: GpuStep, batch: StepBatch) -> Tensor:
         """What the batch's rows mix, [T, heads * value_dim]."""
         own, spec = self.part, self.part.part
         heads = query[:, : spec.heads * spec.dim].unflatten(1, (spec.heads, spec.dim))
@@ -81,29 +81,29 @@ class FusedLatent:
 
 
 @dataclass(frozen=True, slots=True)
-class LatentLayer:
+class FusedLatentLayer:
     """A layer with latent attention; see `FusedLayer`."""
 
-    block: Block
+    block: ReferenceBlock
     entry: AnyJoin
     middle: AnyJoin
     experts: FusedExperts | None
-    mixer: FusedLatent
+    mixer: FusedLatentAttention
 
     @classmethod
-    def of(cls, block: Block, behind: Block | None, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> LatentLayer:
+    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype) -> FusedLatentLayer:
         before = weights_of(block.before_mixer, dtype)
-        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None
-        assert isinstance(block.mixer, LatentPart)
-        return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, FusedLatent.of(block.mixer, rotaries, dtype))
+        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
+        assert isinstance(block.mixer, ReferenceLatentAttention)
+        return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, FusedLatentAttention.of(block.mixer, rotaries, dtype))
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         mixed, slots = self.mixer.attend(self.entry(x, delta), step), step.batch.slots
         if rows is not None:
             x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
-        return x, behind_mixer(self, x, mixed, slots)
+        return x, run_after_mixer(self, x, mixed, slots)
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         self.mixer.attend(self.entry(x, delta), step)
 
 

@@ -8,46 +8,46 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..kernels.gates import times_sigmoid
-from ..kernels.heads import HeadWeights, rotate_and_store
-from ..kernels.join import NormWeights
-from ..kernels.overlap import overlaps
-from ..layers.rotary import Rope, Rotary
-from ..step.batch import Batch
-from .attention import temperatures
-from .block import Block
-from .experts import ExpertsPart
-from .gpu_experts import FusedExperts
+from ...attention.attention_backend import AttentionBackend
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...kernels.recurrent.output_gates import times_sigmoid
+from ...kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
+from ...kernels.residual_norm import NormWeights
+from ...kernels.launch.programmatic_launch import overlaps
+from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
+from ...step.step_batch import StepBatch
+from ..reference.reference_attention import temperatures
+from ..reference.reference_block import ReferenceBlock
+from ..reference.reference_experts import ReferenceExperts
+from .gpu_fused_experts import FusedExperts
 from .gpu_feedforward import inner_of
-from .gpu_states import StateMixer, mixer_of
-from .joins import AnyJoin, Pending, between, exact_in, weights_of, within
-from .mixer import Step as LawStep
-from .over_ranks import Unsummed, pending
+from .gpu_recurrent import FusedRecurrentMixer, mixer_of
+from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of, within
+from ..reference.reference_mixer import ReferenceStep
+from ..reference.tensor_parallel_linear import PartialSum, pending_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..layers.float8 import Scales
+    from ...layers.float8_reference import KVScaleFactors
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GpuStep:
     """What all layers of a step share.
 
     keys, values: the pool by layer, [slots, kv_heads, head_dim] each.  scales: what they are divided by, by layer.
-    law, own: what layers by the law need: see `attention.Step`, and `OwnEmbeddings`.  memory: of the states, where layers keep some.
+    law, own: what layers by the law need: see `attention.GpuStep`, and `PerLayerEmbeddings`.  memory: of the states, where layers keep some.
     """
 
-    batch: Batch
+    batch: StepBatch
     attention: AttentionBackend
     keys: Sequence[Tensor] | Mapping[int, Tensor]
     values: Sequence[Tensor] | Mapping[int, Tensor]
-    scales: Sequence[Scales] | Mapping[int, Scales]
-    law: LawStep | None = None
+    scales: Sequence[KVScaleFactors] | Mapping[int, KVScaleFactors]
+    law: ReferenceStep | None = None
     own: Sequence[Tensor | None] = ()
-    memory: StateMemory | None = None
+    memory: RecurrentStateMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +60,41 @@ class FusedLayer:
     experts: None: the feedforward network is dense.
     """
 
-    block: Block
+    block: ReferenceBlock
     entry: AnyJoin
     settle: AnyJoin
     middle: AnyJoin
     table: Tensor | None
-    head_norm: HeadWeights | None
+    head_norm: QkNormWeights | None
     sinks: tuple[Tensor, ...]
     experts: FusedExperts | None
 
     @classmethod
-    def of(cls, block: Block, behind: Block | None, rotaries: dict[Rope, Rotary], dtype: torch.dtype) -> FusedLayer:
+    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype) -> FusedLayer:
         """behind: the layer before; None: the embeddings, or a layer that leaves nothing to be added."""
         mixer, before = block.attention, weights_of(block.before_mixer, dtype)
         return cls(
             block, between(behind, before, dtype), between(behind, None, dtype), middle_of(block, before, dtype),
             None if mixer.part.rope is None else rotaries[mixer.part.rope].table, _head_weights(block, dtype),
-            () if mixer.sinks is None else (mixer.sinks,), FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None,
+            () if mixer.sinks is None else (mixer.sinks,), FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None,
         )  # fmt: skip
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """x += delta and what attention adds; gives x and what is still to be added, of `rows` only if given."""
         mixed, slots = self.attend(x, delta, step), step.batch.slots
         if rows is not None:
             x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
         return x, self.mix(x, mixed, slots)
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         """x += delta; x's keys and values are written, and nothing else is wanted."""
         self.queries(x, delta, step)
 
-    def attend(self, x: Tensor, delta: Pending, step: Step) -> Tensor:
+    def attend(self, x: Tensor, delta: Pending, step: GpuStep) -> Tensor:
         """x += delta; returns what attention mixes of x, [T, query heads * head_dim]."""
         return self.mixed_of(*self.queries(x, delta, step), step)
 
-    def mixed_of(self, qkv: Tensor, q: Tensor, step: Step) -> Tensor:
+    def mixed_of(self, qkv: Tensor, q: Tensor, step: GpuStep) -> Tensor:
         """What attention mixes for queries q, of all heads qkv [T, ...] as they were projected."""
         mixer = self.block.attention
         queries, keys = mixer.heads
@@ -109,19 +109,19 @@ class FusedLayer:
         gates = self.block.attention.part.gates
         return times_sigmoid(mixed, qkv[:, -gates:], overlap) if gates else mixed
 
-    def queries(self, x: Tensor, delta: Pending, step: Step, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def queries(self, x: Tensor, delta: Pending, step: GpuStep, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""
         overlap = overlaps(x.device)
         qkv = self.block.attention.qkv(self.entry(x, delta, overlap))
         return qkv, self.rotate(qkv, step, out, overlap)
 
-    def rotate(self, qkv: Tensor, step: Step, out: Tensor | None = None, overlap: bool = False) -> Tensor:
+    def rotate(self, qkv: Tensor, step: GpuStep, out: Tensor | None = None, overlap: bool = False) -> Tensor:
         """What happens to the heads between their projection and attention. Returns the queries. overlap: see `overlap`."""
         mixer, index, batch = self.block.attention, self.block.index, step.batch
         part = mixer.part
         if part.clip is not None:
             qkv.clamp_(-part.clip, part.clip)
-        q = rotate_and_store(
+        q = norm_rope_store(
             qkv, *mixer.heads, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], step.values[index],
             self.head_norm, *step.scales[index], out, part.value_norm_eps, overlap,
         )  # fmt: skip
@@ -131,73 +131,73 @@ class FusedLayer:
 
     def mix(self, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
         """x += the projection of what attention mixed; returns what the feedforward network adds. slots: of the rows of x."""
-        return behind_mixer(self, x, mixed, slots)
+        return run_after_mixer(self, x, mixed, slots)
 
 
 @dataclass(frozen=True, slots=True)
-class StateLayer:
+class FusedRecurrentLayer:
     """A layer whose mixer keeps states. See `FusedLayer`."""
 
-    block: Block
+    block: ReferenceBlock
     entry: AnyJoin
     settle: AnyJoin
     middle: AnyJoin
     experts: FusedExperts | None
-    mixer: StateMixer
+    mixer: FusedRecurrentMixer
 
     @classmethod
-    def of(cls, block: Block, behind: Block | None, dtype: torch.dtype) -> StateLayer:
+    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, dtype: torch.dtype) -> FusedRecurrentLayer:
         before = weights_of(block.before_mixer, dtype)
-        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None
+        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
         entry, settle = between(behind, before, dtype), between(behind, None, dtype)
         return cls(block, entry, settle, middle_of(block, before, dtype), experts, mixer_of(block))
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         mixed, slots = self.mixer(self.entry(x, delta, overlaps(x.device)), step), step.batch.slots
         if rows is not None:
             x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
-        return x, behind_mixer(self, x, mixed, slots)
+        return x, run_after_mixer(self, x, mixed, slots)
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         self.mixer(self.entry(x, delta), step)
 
 
 @dataclass(frozen=True, slots=True)
-class MixerByLaw:
+class ReferenceMixerLayer:
     """A layer whose mixer torch's operations compute, and the kernels what stands around it. refusal: of the mixer.  See `FusedLayer`."""
 
-    block: Block
+    block: ReferenceBlock
     entry: AnyJoin
     middle: AnyJoin
     experts: FusedExperts | None
     refusal: str
 
     @classmethod
-    def of(cls, block: Block, behind: Block | None, refusal: str, dtype: torch.dtype) -> MixerByLaw:
+    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype) -> ReferenceMixerLayer:
         before = weights_of(block.before_mixer, dtype)
-        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ExpertsPart) else None
+        experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
         return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, refusal)
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         mixed, slots = self._mixed(x, delta, step), step.batch.slots
         if rows is not None:
             x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
-        return x, behind_mixer(self, x, mixed, slots)
+        return x, run_after_mixer(self, x, mixed, slots)
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         self._mixed(x, delta, step)
 
-    def _mixed(self, x: Tensor, delta: Pending, step: Step) -> Tensor:
+    def _mixed(self, x: Tensor, delta: Pending, step: GpuStep) -> Tensor:
         """x += delta; what the mixer's projection takes."""
         assert step.law is not None and self.block.mixer is not None
         return self.block.mixer.attend(self.entry(x, delta), step.law)
 
 
-class Around(Protocol):
+class LayerAroundMixer(Protocol):
     """What stands around a layer's mixer. See `FusedLayer`."""
 
     @property
-    def block(self) -> Block: ...
+    def block(self) -> ReferenceBlock: ...
 
     @property
     def middle(self) -> AnyJoin: ...
@@ -206,58 +206,58 @@ class Around(Protocol):
     def experts(self) -> FusedExperts | None: ...
 
 
-def behind_mixer(layer: Around, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
+def run_after_mixer(layer: LayerAroundMixer, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
     """x += the projection of what the mixer mixed; returns what the feedforward network adds."""
     block = layer.block
     assert block.mixer is not None and block.mixer.output is not None
     overlap = overlaps(x.device)
     if block.layer.norms.parallel:
-        return pending(block.mixer.output, mixed), _fed(layer, layer.middle(x, None, overlap), slots)
-    y = layer.middle(x, pending(block.mixer.output, mixed), overlap)
+        return pending_sum(block.mixer.output, mixed), _fed(layer, layer.middle(x, None, overlap), slots)
+    y = layer.middle(x, pending_sum(block.mixer.output, mixed), overlap)
     return _fed(layer, y, slots) if layer.experts is None else layer.experts.spread(y, slots, overlap=overlap)
 
 
-def _fed(layer: Around, y: Tensor, slots: Tensor) -> Tensor | Unsummed:
+def _fed(layer: LayerAroundMixer, y: Tensor, slots: Tensor) -> Tensor | PartialSum:
     if layer.experts is not None:
         return layer.experts(y, slots, overlap=overlaps(y.device))
     dense = layer.block.dense
-    return pending(dense.down, inner_of(dense, y))
+    return pending_sum(dense.down, inner_of(dense, y))
 
 
 @dataclass(frozen=True, slots=True)
-class LawLayer:
+class ReferenceLayer:
     """A layer that torch's operations compute. refusal: why, for people.  settle: from what comes before, without a norm."""
 
-    block: Block
+    block: ReferenceBlock
     settle: AnyJoin
     refusal: str
 
     @classmethod
-    def of(cls, block: Block, behind: Block | None, refusal: str, dtype: torch.dtype) -> LawLayer:
+    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype) -> ReferenceLayer:
         return cls(block, between(behind, None, dtype), refusal)
 
-    def run(self, x: Tensor, delta: Pending, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
+    def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         assert step.law is not None
         return self.block.forward(self.settle(x, delta), step.law, rows, step.own[self.block.index]), None
 
-    def write(self, x: Tensor, delta: Pending, step: Step) -> None:
+    def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         assert step.law is not None
         self.block.store(self.settle(x, delta), step.law)
 
 
-def middle_of(block: Block, before_mixer: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+def middle_of(block: ReferenceBlock, before_mixer: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
     before = weights_of(block.before_ffn, dtype)
     if block.layer.norms.parallel:
         return between(None, before or before_mixer, dtype)
     return within(block, before, dtype)
 
 
-def _head_weights(block: Block, dtype: torch.dtype) -> HeadWeights | None:
+def _head_weights(block: ReferenceBlock, dtype: torch.dtype) -> QkNormWeights | None:
     norm = block.attention.norm
     if norm is None:
         return None
     part, bias = norm.part, None if norm.bias is None else norm.bias.contiguous()
-    return HeadWeights(
+    return QkNormWeights(
         exact_in(norm.weight.contiguous(), dtype), norm.eps, bias, part.norm.kind == "layer", part.over == "all", part.after,
         torch.zeros(len(norm.weight), dtype=torch.int32, device=norm.weight.device),
     )  # fmt: skip

@@ -9,42 +9,43 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..kernels import few_bits, few_rows_tensor, many_rows_tensor, one_row
-from ..kernels.few_bits_packed import BYTES, FLOATS, NIBBLES, TABLE, Packed
-from ..layers.linear import Linear
-from ..quantization import FewBitsLinear
-from .experts import ExpertsPart
-from .few_rows import packed_of, readable
-from .lone_layers import FoldedLayer, LoneLayer, lone
-from .over_ranks import here
+from ...kernels.quantized import quantized_gemm, skinny_gemm, wgmma_gemm
+from ...kernels.gemv import gemv
+from ...kernels.packed.packed_weight import BYTES, FLOATS, NIBBLES, TABLE, PackedWeight
+from ...layers.linear_layers import Linear
+from ...quantization import GpuQuantizedLinear
+from ..reference.reference_experts import ReferenceExperts
+from .small_batch_layers import packed_of, supports_small_batch
+from .gemv_layers import FullyFusedLayer, GemvLayer, can_run_gemv
+from ..reference.tensor_parallel_linear import local_product
 
 if TYPE_CHECKING:
-    from .decoder import Decoder
-    from .fused import Course
+    from ..decoder import Decoder
+    from .gpu_step import ExecutionPlan
 
-PACKED = "few_bits.multiply"
+PACKED = "quantized_gemm.multiply"
 FOLDED = f"{PACKED}, norms and additions folded in"
-TENSOR = "one_row by tensor cores"
-RESTORED = f"{PACKED}, from {few_bits.RESTORED_ROWS} rows on cuBLAS with parts of the weight restored"
+TENSOR = "gemv by tensor cores"
+RESTORED = f"{PACKED}, from {quantized_gemm.DEQUANTIZED_ROWS} rows on cuBLAS with parts of the weight restored"
 WIDE = "many_rows_tensor"
-WIDE_RESTORED = f"{WIDE} up to {many_rows_tensor.MOST_ROWS} rows, then cuBLAS with parts of the weight restored"
+WIDE_RESTORED = f"{WIDE} up to {wgmma_gemm.MOST_ROWS} rows, then cuBLAS with parts of the weight restored"
 ALONE = {  # by the class of a product: few rows, and many, where nothing is folded
     "Linear": ("cuBLAS", "cuBLAS"),
     "Fp8Linear": (PACKED, "torch._scaled_mm of rows in float8"),
     "StaticFp8Linear": ("torch._scaled_mm of rows in float8",) * 2,
     "RowwiseFp8Linear": ("matmul.multiply, one order of sums",) * 2,
     "DeterministicLinear": ("matmul.multiply, one order of sums",) * 2,
-    "FewBitsLinear": (PACKED, RESTORED),
-    "FixedFewBitsLinear": (f"{PACKED}, one order of sums",) * 2,
-    "Int8RowsLinear": (PACKED, "matmul.multiply of rows in int8"),
+    "GpuQuantizedLinear": (PACKED, RESTORED),
+    "DeterministicGpuQuantizedLinear": (f"{PACKED}, one order of sums",) * 2,
+    "Int8ActivationLinear": (PACKED, "matmul.multiply of rows in int8"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulReport:
     """Products of one name that run alike. count: of them.  weight: sizes [out, in] and what it is kept as.
 
-    one_row, few_rows, many_rows: the kernels of steps of one row, of up to few_rows.MOST_ROWS and of more; why: one row takes no
+    gemv, small_batch_layers, many_rows: the kernels of steps of one row, of up to small_batch_layers.MOST_ROWS and of more; why: one row takes no
     faster kernel for such weights; None: there is none.
     """
 
@@ -57,85 +58,85 @@ class Product:
     why: str | None
 
 
-def products_of(model: Decoder) -> list[Product]:
+def matmul_reports(model: Decoder) -> list[MatmulReport]:
     """Of a sealed model that Triton's kernels run; none of experts, which have kernels of their own."""
-    found = Counter(_all(model, model.course)) if model.fused else Counter[Row]()
-    return [Product(row[0], count, *row[1:]) for row, count in found.items()]
+    found = Counter(_all(model, model.execution_plan)) if model.fused else Counter[Row]()
+    return [MatmulReport(row[0], count, *row[1:]) for row, count in found.items()]
 
 
 Row = tuple[str, str, str, str, str, str | None]
 
 
-def _all(model: Decoder, course: Course) -> Iterator[Row]:
-    for block, alone in zip(model.layers, course.alone, strict=True):
+def _all(model: Decoder, execution_plan: ExecutionPlan) -> Iterator[Row]:
+    for block, alone in zip(model.layers, execution_plan.alone, strict=True):
         for branch in block.branches:
-            for holder, name in () if isinstance(branch, ExpertsPart) else branch.products():
-                yield _row(name, getattr(holder, name), course, isinstance(alone, FoldedLayer | LoneLayer))
+            for holder, name in () if isinstance(branch, ReferenceExperts) else branch.products():
+                yield _row(name, getattr(holder, name), execution_plan, isinstance(alone, FullyFusedLayer | GemvLayer))
     head, whole = model.head.product, model.head.project is None
-    yield _row("head", head, course, whole and lone(head), whole and readable(head))
+    yield _row("head", head, execution_plan, whole and can_run_gemv(head), whole and supports_small_batch(head))
 
 
-def _row(name: str, product: Linear, course: Course, alone: bool, folded: bool = True) -> Row:
-    product = here(product)
+def _row(name: str, product: Linear, execution_plan: ExecutionPlan, alone: bool, folded: bool = True) -> Row:
+    product = local_product(product)
     few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
-    if folded and course.few is not None:
+    if folded and execution_plan.few is not None:
         few = FOLDED
-    single = few if not alone or (folded and course.few is not None and not course.folds) else _single(product)
-    if readable(product):
+    single = few if not alone or (folded and execution_plan.few is not None and not execution_plan.folds) else _single(product)
+    if supports_small_batch(product):
         few = _few(packed_of(product), few)
-    if type(product) is FewBitsLinear and many_rows_tensor.takes(product.packed):
+    if type(product) is GpuQuantizedLinear and wgmma_gemm.supports_weight(product.packed):
         many = WIDE_RESTORED
     return name, _kept_as(product), single, few, many, _why(product, alone, single)
 
 
-def _few(packed: Packed, few: str) -> str:
+def _few(packed: PackedWeight, few: str) -> str:
     """The kernels of more and more rows; few: of all that no other takes."""
-    rows = few_rows_tensor.rows_taken(packed)
-    if not many_rows_tensor.takes(packed):
-        return f"few_rows_tensor up to {rows} rows, then {few}" if rows else few
-    least = many_rows_tensor.LEAST_ROWS
-    first = f"few_rows_tensor up to {min(rows, least - 1)} rows" if rows else f"{few} up to {least - 1} rows"
+    rows = skinny_gemm.rows_taken(packed)
+    if not wgmma_gemm.supports_weight(packed):
+        return f"skinny_gemm up to {rows} rows, then {few}" if rows else few
+    least = wgmma_gemm.LEAST_ROWS
+    first = f"skinny_gemm up to {min(rows, least - 1)} rows" if rows else f"{few} up to {least - 1} rows"
     if 0 < rows < least - 1:
         first += f", then {few} up to {least - 1} rows"
     return f"{first}, then {few.replace(PACKED, WIDE)}"
 
 
 def _single(product: Linear) -> str:
-    return TENSOR if isinstance(product, FewBitsLinear) and one_row.by_tensor_cores(product.packed) else "one_row"
+    return TENSOR if isinstance(product, GpuQuantizedLinear) and gemv.uses_tensor_cores(product.packed) else "one_row"
 
 
 def _kept_as(product: Linear) -> str:
-    if not isinstance(product, FewBitsLinear):
+    if not isinstance(product, GpuQuantizedLinear):
         return f"{' x '.join(map(str, product.weight.shape))}, {str(product.weight.dtype).removeprefix('torch.')}"
     packed = product.packed
     group = f" in groups of {packed.group}" if packed.group < packed.inputs else ""
     return f"{packed.outputs} x {packed.inputs}, {_numbers(packed)}{group}"
 
 
-def _numbers(packed: Packed) -> str:
+def _numbers(packed: PackedWeight) -> str:
     if packed.form == BYTES:
         return str(packed.words.dtype).removeprefix("torch.")
     return {NIBBLES: "whole numbers of 4 bits", FLOATS: "floats of 4 bits", TABLE: "codes of a table of 16"}[packed.form]
 
 
 def _why(product: Linear, alone: bool, single: str) -> str | None:
-    if not isinstance(product, FewBitsLinear) or not product.folds or single == TENSOR:
+    if not isinstance(product, GpuQuantizedLinear) or not product.folds or single == TENSOR:
         return None
     packed = product.packed
     if packed.order is not None:
         return "its columns are in another order"
-    if not lone(product):
+    if not can_run_gemv(product):
         return f"one row has kernels for whole numbers of 4 bits, and bytes with a scale an output, not for {_numbers(packed)}{' with scales of groups' if packed.form == BYTES else ''}"
     if not alone:
         return "another product of the layer, or what stands between them, has no kernels for one row"
     return None if packed.form == BYTES else _not_by_tensor_cores(packed)
 
 
-def _not_by_tensor_cores(packed: Packed) -> str:
+def _not_by_tensor_cores(packed: PackedWeight) -> str:
     if packed.dtype != torch.bfloat16:
         return "the tensor cores' kernel for one row computes in bfloat16"
-    if packed.block != one_row.TENSOR_BLOCK:
-        return f"the tensor cores' kernel for one row takes groups of 32, of multiples of {one_row.TENSOR_BLOCK}, or whole rows"
-    if packed.inputs > one_row.TENSOR_INPUTS:
-        return f"the tensor cores' kernel for one row takes at most {one_row.TENSOR_INPUTS} inputs"
+    if packed.block != gemv.TENSOR_BLOCK:
+        return f"the tensor cores' kernel for one row takes groups of 32, of multiples of {gemv.TENSOR_BLOCK}, or whole rows"
+    if packed.inputs > gemv.TENSOR_INPUTS:
+        return f"the tensor cores' kernel for one row takes at most {gemv.TENSOR_INPUTS} inputs"
     return "the tensor cores' kernel for one row finds no room in this card's shared memory"

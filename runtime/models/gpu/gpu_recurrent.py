@@ -10,44 +10,51 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from ..kernels.channel_chunks import advance_by_channels
-from ..kernels.convolve import convolve
-from ..kernels.gates import gated
-from ..kernels.join import NormWeights
-from ..kernels.one_row_states import Taps, convolved
-from ..kernels.overlap import overlaps
-from ..kernels.state_chunks import advance_by_chunks, by_channels, takes
-from ..kernels.states import FEW, NARROW, PART, HeadGate, Said, advance
-from ..layers.linear import Linear
-from ..quantization import DeterministicLinear, Fp8Linear, RowwiseFp8Linear
-from ..quantization.few_bits import FixedFewBitsLinear
-from .conv import ShortConvPart
-from .delta import UNIT_EPS, DeltaPart
-from .mamba2 import Mamba2Part
-from .mixer import MixerPart
-from .recurrence import Convolution
-from .recurrent_spec import Delta
+from ...kernels.recurrent.chunked_kda import advance_kda_by_chunks
+from ...kernels.recurrent.causal_conv import convolve
+from ...kernels.recurrent.output_gates import gated
+from ...kernels.residual_norm import NormWeights
+from ...kernels.gemv.gemv_conv import ConvWeights, gemv_conv
+from ...kernels.launch.programmatic_launch import overlaps
+from ...kernels.recurrent.chunked_linear_attention import advance_by_chunks, decays_per_channel, supports
+from ...kernels.recurrent.linear_attention_scan import (
+    FEW,
+    NARROW,
+    PART,
+    HeadNormGate,
+    LinearAttentionInputs,
+    advance,
+)
+from ...layers.linear_layers import Linear
+from ...quantization import DeterministicLinear, Fp8Linear, RowwiseFp8Linear
+from ...quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
+from ..reference.reference_short_conv import ReferenceShortConv
+from ..reference.reference_delta_net import UNIT_EPS, ReferenceDeltaNet
+from ..reference.reference_mamba2 import ReferenceMamba2
+from ..reference.reference_mixer import ReferenceMixer
+from ..reference.reference_recurrence import ReferenceConvolution
+from ..spec.recurrent_spec import DeltaNetSpec
 
 if TYPE_CHECKING:
-    from .block import Block
-    from .gpu_layers import Step
+    from ..reference.reference_block import ReferenceBlock
+    from .gpu_layers import GpuStep
 
 KINDS = (Linear, Fp8Linear)  # of products, not of a subclass, that take a convolution behind one row
-FIXED = (DeterministicLinear, RowwiseFp8Linear, FixedFewBitsLinear)
+FIXED = (DeterministicLinear, RowwiseFp8Linear, DeterministicGpuQuantizedLinear)
 Times = Callable[..., Tensor]  # a product, x, and maybe the norm to be taken of x -> what the product gives
 
 
-class StateMixer(Protocol):
+class FusedRecurrentMixer(Protocol):
     """What stands between the norm before a mixer and the mixer's last product."""
 
-    def __call__(self, y: Tensor, step: Step) -> Tensor:
+    def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
         """y [T, hidden], normed -> [T, inputs of the last product]; the states behind the step's tokens are left."""
 
-    def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
+    def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
         """The same of one row that the norm is still to be taken of, if there is one. times: multiplies one row by products."""
 
 
-class Slots(NamedTuple):
+class StepStateSlots(NamedTuple):
     """Where a step's sequences read and leave states. starts: int [S + 1], where they begin.  longest: their most tokens.
 
     ones: how many of one token there are in front.
@@ -65,7 +72,7 @@ class Slots(NamedTuple):
         return self.longest == 1 and overlaps(self.read.device)
 
     @classmethod
-    def of(cls, step: Step) -> Slots:
+    def of(cls, step: GpuStep) -> StepStateSlots:
         batch = step.batch
         assert batch.state_read is not None and batch.state_write is not None and batch.device is not None
         lens = batch.query_lens
@@ -74,7 +81,7 @@ class Slots(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ProjectionAndConv:
     """The products in front of a mixer, of the same input, and the convolution of `channels` outputs of the first, from `first` on.
 
     merged: all of them as one, where their weights are plain; None: they stay apart.
@@ -82,35 +89,35 @@ class Front:
 
     products: tuple[Linear, ...]
     merged: Linear | None
-    convolution: Convolution
+    convolution: ReferenceConvolution
     index: int
     first: int = 0
 
     @classmethod
-    def of(cls, products: tuple[Linear, ...], convolution: Convolution, index: int, first: int = 0) -> Front:
-        return cls(products, together(products), convolution, index, first)
+    def of(cls, products: tuple[Linear, ...], convolution: ReferenceConvolution, index: int, first: int = 0) -> ProjectionAndConv:
+        return cls(products, merged_products(products), convolution, index, first)
 
     @property
-    def taps(self) -> Taps:
+    def taps(self) -> ConvWeights:
         found = self.convolution
-        return Taps(found.weight, found.bias, found.activation, self.first)
+        return ConvWeights(found.weight, found.bias, found.activation, self.first)
 
-    def __call__(self, y: Tensor, step: Step, slots: Slots, memory: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def __call__(self, y: Tensor, step: GpuStep, slots: StepStateSlots, memory: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the convolution gives, float32 [T, channels], and the outputs beside it: of the first product before and behind it, of the others."""
         found = [self.merged(y)] if self.merged is not None else [product(y) for product in self.products]
         return self._convolved(found, slots, memory, slots.overlap)
 
-    def alone(self, x: Tensor, norm: NormWeights | None, slots: Slots, memory: Tensor, times: Times) -> tuple[Tensor, list[Tensor]]:
+    def alone(self, x: Tensor, norm: NormWeights | None, slots: StepStateSlots, memory: Tensor, times: Times) -> tuple[Tensor, list[Tensor]]:
         """The same of one row. times: multiplies it by products that have no convolution behind them."""
         first = self.merged or self.products[0]
         others = [] if self.merged is not None else [times(product, x, norm) for product in self.products[1:]]
         if type(first) not in KINDS:
             return self._convolved([times(first, x, norm), *others], slots, memory, overlaps(x.device))
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        mixed, rest = convolved(x, weight, eps, first.weight, first.bias, self.taps, memory, slots.read, slots.write, weight_scale=first.scale)
+        mixed, rest = gemv_conv(x, weight, eps, first.weight, first.bias, self.taps, memory, slots.read, slots.write, weight_scale=first.scale)
         return mixed, [*self._cut(rest, self.first), *others]
 
-    def _convolved(self, found: list[Tensor], slots: Slots, memory: Tensor, overlap: bool) -> tuple[Tensor, list[Tensor]]:
+    def _convolved(self, found: list[Tensor], slots: StepStateSlots, memory: Tensor, overlap: bool) -> tuple[Tensor, list[Tensor]]:
         taps = self.taps
         before, y, *rest = self._cut(found[0], self.first, taps.weight.shape[1])
         mixed = convolve(y, taps.weight, taps.bias, taps.name, memory, slots.read, slots.write, slots.starts, slots.longest, overlap)
@@ -122,7 +129,7 @@ class Front:
         return y.split_with_sizes([*begin, y.shape[1] - sum(begin) - sum(others), *others], 1)
 
 
-def together(products: tuple[Linear, ...]) -> Linear | None:
+def merged_products(products: tuple[Linear, ...]) -> Linear | None:
     """Products as one whose weight has their rows, which are then views of it; None: they are not plain, or have biases."""
     if any(type(product) is not Linear or product.bias is not None or product.weight.dtype != products[0].weight.dtype for product in products):
         return None
@@ -144,80 +151,80 @@ def _side_by_side(weights: list[Tensor]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class FusedDelta:
+class FusedDeltaNet:
     """A gated delta net or KDA. fixed: bits of a token do not depend on where a prompt is cut."""
 
-    mixer: DeltaPart
-    front: Front
+    mixer: ReferenceDeltaNet
+    front: ProjectionAndConv
     fixed: bool = False
 
     @classmethod
-    def of(cls, mixer: DeltaPart) -> FusedDelta:
-        return cls(mixer, Front.of((mixer.input, mixer.rates), mixer.convolution, mixer.index), fixed_sums(mixer))
+    def of(cls, mixer: ReferenceDeltaNet) -> FusedDeltaNet:
+        return cls(mixer, ProjectionAndConv.of((mixer.input, mixer.rates), mixer.convolution, mixer.index), fixed_sums(mixer))
 
-    def __call__(self, y: Tensor, step: Step) -> Tensor:
-        slots, (windows, states) = Slots.of(step), memory_of(step, self.mixer.index)
+    def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
+        slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         mixed, rest = self.front(y, step, slots, windows)
         return self._behind(mixed, rest, states, slots, lambda product, few: product(few), slots.overlap)
 
-    def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
-        slots, (windows, states) = Slots.of(step), memory_of(step, self.mixer.index)
+    def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
+        slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         mixed, rest = self.front.alone(x, norm, slots, windows, times)
         return self._behind(mixed, rest, states, slots, times, overlaps(x.device))
 
-    def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: Slots, times: Times, overlap: bool) -> Tensor:
+    def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, times: Times, overlap: bool) -> Tensor:
         mixer, part = self.mixer, self.mixer.part
         _, z, rates = rest
         b, a = rates.split_with_sizes((part.heads, part.rank or part.heads), 1)
         if mixer.spread is not None and mixer.gate is not None:
             a, z = times(mixer.spread, a.contiguous()), times(mixer.gate, z.contiguous())
-        gate = HeadGate(z, mixer.norm, part.eps, part.gate)
-        return mixed_by_state(said_of(part, mixer, mixed, a, b), gate, states, slots, self.fixed, overlap)
+        gate = HeadNormGate(z, mixer.norm, part.eps, part.gate)
+        return mixed_by_state(linear_attention_inputs(part, mixer, mixed, a, b), gate, states, slots, self.fixed, overlap)
 
 
-def said_of(part: Delta, mixer: DeltaPart, mixed: Tensor, a: Tensor, b: Tensor) -> Said:
+def linear_attention_inputs(part: DeltaNetSpec, mixer: ReferenceDeltaNet, mixed: Tensor, a: Tensor, b: Tensor) -> LinearAttentionInputs:
     """mixed: float32 [T, channels], queries, keys and values of all heads."""
     keys, values = part.key_heads * part.dim, part.heads * part.value_dim
     q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
     q, k = (each.unflatten(1, (part.key_heads, part.dim)) for each in (q, k))
-    return Said(
+    return LinearAttentionInputs(
         q, k, v.unflatten(1, (part.heads, part.value_dim)), a, b, mixer.bias, mixer.rate, UNIT_EPS, part.dim**-0.5, part.reach, tiled=part.tiled
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FusedMamba2:
-    """State space duality. fixed: see `FusedDelta`."""
+    """State space duality. fixed: see `FusedDeltaNet`."""
 
-    mixer: Mamba2Part
-    front: Front
+    mixer: ReferenceMamba2
+    front: ProjectionAndConv
     fixed: bool = False
 
     @classmethod
-    def of(cls, mixer: Mamba2Part) -> FusedMamba2:
-        return cls(mixer, Front.of((mixer.input,), mixer.convolution, mixer.index, mixer.part.inner), fixed_sums(mixer))
+    def of(cls, mixer: ReferenceMamba2) -> FusedMamba2:
+        return cls(mixer, ProjectionAndConv.of((mixer.input,), mixer.convolution, mixer.index, mixer.part.inner), fixed_sums(mixer))
 
-    def __call__(self, y: Tensor, step: Step) -> Tensor:
-        slots, (windows, states) = Slots.of(step), memory_of(step, self.mixer.index)
+    def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
+        slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         return self._behind(*self.front(y, step, slots, windows), states, slots, slots.overlap)
 
-    def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
-        slots, (windows, states) = Slots.of(step), memory_of(step, self.mixer.index)
+    def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
+        slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         return self._behind(*self.front.alone(x, norm, slots, windows, times), states, slots, overlaps(x.device))
 
-    def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: Slots, overlap: bool) -> Tensor:
+    def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, overlap: bool) -> Tensor:
         part, (z, steps) = self.mixer.part, rest
         out = by_tokens_or_chunks(self._said(mixed, steps), states, slots, self.fixed, overlap)
         spans = out.view(len(out), part.groups, -1)
         return gated(spans, z, self.mixer.norm, part.eps, "silu", not part.norm_first, overlap)
 
-    def _said(self, mixed: Tensor, steps: Tensor) -> Said:
+    def _said(self, mixed: Tensor, steps: Tensor) -> LinearAttentionInputs:
         """mixed: float32 [T, channels], x, B and C.  steps: [T, heads]."""
         mixer, part = self.mixer, self.mixer.part
         each = part.groups * part.size
         x, b, c = mixed.split_with_sizes((part.inner, each, each), 1)
         b, c = (y.unflatten(1, (part.groups, part.size)) for y in (b, c))
-        return Said(
+        return LinearAttentionInputs(
             c, b, x.unflatten(1, (part.heads, part.dim)), steps, None, mixer.bias, mixer.rate, least=part.least, most=part.most, times=True, skip=mixer.skip
         )  # fmt: skip
 
@@ -226,21 +233,21 @@ class FusedMamba2:
 class FusedShortConv:
     """A short convolution between two gates."""
 
-    mixer: ShortConvPart
+    mixer: ReferenceShortConv
 
-    def __call__(self, y: Tensor, step: Step) -> Tensor:
+    def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
         return self._convolved(self.mixer.into(y), step, False)
 
-    def alone(self, x: Tensor, norm: NormWeights | None, step: Step, times: Times) -> Tensor:
+    def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
         return self._convolved(times(self.mixer.into, x, norm), step, overlaps(x.device))
 
-    def _convolved(self, y: Tensor, step: Step, overlap: bool) -> Tensor:
-        slots, (memory,), taps = Slots.of(step), memory_of(step, self.mixer.index), self.mixer.convolution
+    def _convolved(self, y: Tensor, step: GpuStep, overlap: bool) -> Tensor:
+        slots, (memory,), taps = StepStateSlots.of(step), memory_of(step, self.mixer.index), self.mixer.convolution
         first, last, x = y.chunk(3, 1)
         return convolve(x, taps.weight, taps.bias, None, memory, *slots[:4], overlap, (first, last))
 
 
-def mixed_by_state(said: Said, gate: HeadGate, states: Tensor, slots: Slots, fixed: bool, overlap: bool) -> Tensor:
+def mixed_by_state(said: LinearAttentionInputs, gate: HeadNormGate, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool) -> Tensor:
     """The gated outputs of all heads [T, heads * value]."""
     if fixed or (slots.longest == 1 and len(slots.read) * said.v.shape[1] <= FEW):
         return advance(said, gate, states, *slots[:3], None, overlap).flatten(1)
@@ -248,33 +255,33 @@ def mixed_by_state(said: Said, gate: HeadGate, states: Tensor, slots: Slots, fix
     return gated(out, gate.z, gate.weight, gate.eps, gate.name)
 
 
-def by_tokens_or_chunks(said: Said, states: Tensor, slots: Slots, fixed: bool, overlap: bool) -> Tensor:
+def by_tokens_or_chunks(said: LinearAttentionInputs, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool) -> Tensor:
     """What all heads give, [T, heads, value] float32: prompts by chunks where that is quicker, and bits may depend on where they are cut."""
     if fixed:
         return advance(said, None, states, *slots[:3])
-    if not takes(said, slots.longest):
+    if not supports(said, slots.longest):
         return advance(said, None, states, *slots[:3], PART if slots.longest == 1 else NARROW, overlap)
     ones, (read, write, starts) = slots.ones, slots[:3]
     out = torch.empty(said.v.shape, dtype=torch.float32, device=said.v.device)
     advance(said, None, states, read[:ones], write[:ones], starts[: ones + 1], PART, out=out)
-    by_chunks = advance_by_channels if by_channels(said) else advance_by_chunks
+    by_chunks = advance_kda_by_chunks if decays_per_channel(said) else advance_by_chunks
     by_chunks(said, states, read[ones:], write[ones:], starts[ones:], slots.longest, out)
     return out
 
 
-def memory_of(step: Step, layer: int) -> tuple[Tensor, ...]:
+def memory_of(step: GpuStep, layer: int) -> tuple[Tensor, ...]:
     assert step.memory is not None
     return step.memory.of(layer)
 
 
-def fixed_sums(mixer: MixerPart) -> bool:
+def fixed_sums(mixer: ReferenceMixer) -> bool:
     """Whether products of the mixer are made for bits of a row that do not depend on the others; its states are then, too."""
     return any(isinstance(getattr(*place), FIXED) for place in mixer.products())
 
 
-def mixer_of(block: Block) -> StateMixer:
+def mixer_of(block: ReferenceBlock) -> FusedRecurrentMixer:
     """What computes the mixer of a claimed layer."""
     mixer = block.mixer
-    if isinstance(mixer, ShortConvPart):
+    if isinstance(mixer, ReferenceShortConv):
         return FusedShortConv(mixer)
-    return FusedMamba2.of(mixer) if isinstance(mixer, Mamba2Part) else FusedDelta.of(cast(DeltaPart, mixer))
+    return FusedMamba2.of(mixer) if isinstance(mixer, ReferenceMamba2) else FusedDeltaNet.of(cast(ReferenceDeltaNet, mixer))

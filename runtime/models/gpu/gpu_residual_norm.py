@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..kernels.experts import Spread
-from ..kernels.few_bits import Readied
-from ..kernels.join import NormWeights, join
-from ..kernels.norm import add_rms_norm, rms_norm
-from ..layers.norm import LayerNorm, RMSNorm
-from .over_ranks import Unsummed
+from ...kernels.experts.fused_moe import UnreducedExpertOutput
+from ...kernels.quantized.quantized_gemm import NormedInput
+from ...kernels.residual_norm import NormWeights, add_norm
+from ...kernels.rms_norm import add_rms_norm, rms_norm
+from ...layers.norm_layers import LayerNorm, RMSNorm
+from ..reference.tensor_parallel_linear import PartialSum
 
 if TYPE_CHECKING:
-    from .block import Block
+    from ..reference.reference_block import ReferenceBlock
 
 # what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what comes is begun
-Pending = Tensor | Spread | Unsummed | tuple[Tensor | Unsummed, Tensor | Unsummed] | Readied | None
+Pending = Tensor | UnreducedExpertOutput | PartialSum | tuple[Tensor | PartialSum, Tensor | PartialSum] | NormedInput | None
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class ResidualNorm:
     """x += a branch's output, normed by `after`, times `branch`, all times `scalar`; gives `before` of x.
 
-    of_sum: `after` is taken of the sum.  See `kernels.join`.
+    of_sum: `after` is taken of the sum.  See `kernels.add_norm`.
     """
 
     after: NormWeights | None
@@ -37,17 +37,17 @@ class Join:
 
     def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
         """x [T, hidden] is written into, unless delta is None; without `before` the result is x itself."""
-        assert not isinstance(delta, Readied)  # products in few bits take it
-        delta = delta.total() if isinstance(delta, Spread) else delta
-        first, other = (delta, None) if delta is None or isinstance(delta, Tensor | Unsummed) else delta
-        return join(
+        assert not isinstance(delta, NormedInput)  # products in few bits take it
+        delta = delta.total() if isinstance(delta, UnreducedExpertOutput) else delta
+        first, other = (delta, None) if delta is None or isinstance(delta, Tensor | PartialSum) else delta
+        return add_norm(
             x, _whole(first), other=_whole(other), after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,
             of_sum=self.of_sum, overlap=overlap,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class RmsJoin:
+class ResidualRmsNorm:
     """The usual case: x += delta, then an RMS norm."""
 
     before: NormWeights
@@ -56,31 +56,31 @@ class RmsJoin:
         norm = self.before
         if delta is None:
             return rms_norm(x, norm.weight, norm.eps, overlap)
-        if isinstance(delta, Spread):
+        if isinstance(delta, UnreducedExpertOutput):
             return delta.join(x, norm.weight, norm.eps)
-        if isinstance(delta, Unsummed):
+        if isinstance(delta, PartialSum):
             return delta.joined(x, norm.weight, norm.eps)
         return add_rms_norm(x, delta, norm.weight, norm.eps, overlap)  # type: ignore[arg-type]
 
 
-AnyJoin = Join | RmsJoin
+AnyJoin = ResidualNorm | ResidualRmsNorm
 
 
-def here_summed(delta: Pending) -> Pending:
+def summed_locally(delta: Pending) -> Pending:
     """Without sums over ranks, which are taken once and may then be added twice."""
-    if delta is None or isinstance(delta, Tensor | Spread | Readied):
+    if delta is None or isinstance(delta, Tensor | UnreducedExpertOutput | NormedInput):
         return delta
-    if isinstance(delta, Unsummed):
+    if isinstance(delta, PartialSum):
         return delta.sum()
-    first, other = (each.sum() if isinstance(each, Unsummed) else each for each in delta)
+    first, other = (each.sum() if isinstance(each, PartialSum) else each for each in delta)
     return first, other
 
 
-def _whole(delta: Tensor | Unsummed | None) -> Tensor | None:
-    return delta.sum() if isinstance(delta, Unsummed) else delta
+def _whole(delta: Tensor | PartialSum | None) -> Tensor | None:
+    return delta.sum() if isinstance(delta, PartialSum) else delta
 
 
-def between(behind: Block | None, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+def between(behind: ReferenceBlock | None, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
     """From the end of a layer, or of the embeddings, to what comes next."""
     if behind is None:
         return _join(None, before, None)
@@ -89,19 +89,19 @@ def between(behind: Block | None, before: NormWeights | None, dtype: torch.dtype
     return _join(after, before, behind, behind.scalar, layer.norms.parallel)
 
 
-def within(block: Block, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+def within(block: ReferenceBlock, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
     """From a layer's mixer to its feedforward network."""
     return _join(weights_of(block.after_mixer, dtype), before, block)
 
 
 def _join(
-    after: NormWeights | None, before: NormWeights | None, block: Block | None, scalar: Tensor | None = None, two: bool = False
+    after: NormWeights | None, before: NormWeights | None, block: ReferenceBlock | None, scalar: Tensor | None = None, two: bool = False
 ) -> AnyJoin:
     of_sum = block is not None and block.layer.norms.of_sum
     branch = 1.0 if block is None or of_sum else block.layer.branch
     if before is not None and not (after or before.layer or before.bias is not None or two) and branch == 1 and scalar is None:
-        return RmsJoin(before)
-    return Join(after, before, branch, scalar, of_sum)
+        return ResidualRmsNorm(before)
+    return ResidualNorm(after, before, branch, scalar, of_sum)
 
 
 def weights_of(norm: RMSNorm | None, dtype: torch.dtype) -> NormWeights | None:

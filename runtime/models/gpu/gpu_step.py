@@ -1,7 +1,7 @@
 """The decoder's step on a GPU: Triton's kernels between the matrix products, each sum left to the norm behind it.
 
-Layers that the kernels do not take (claims_gpu.py) run by the law among the others. A step of one row with plain or
-float8 weights takes the kernels of `one_row`, which are matrix products as well.
+Layers that the kernels do not take (gpu_support.py) run by the law among the others. A step of one row with plain or
+float8 weights takes the kernels of `gemv`, which are matrix products as well.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..kernels import one_row
-from ..kernels.embed import embed, enter_pages
-from ..kernels.few_bits import Readied
-from ..kernels.join import NormWeights
-from ..kernels.logits import adjust
-from ..layers.rotary import Rope
-from ..step.batch import Batch
-from .attention import AttentionPart
-from .claims_gpu import around_refusal, fused_refusal
-from .embedding import known_ids
-from .few_claims import in_few_bits, unfolded
-from .few_rows import MOST_ROWS, FewRowsLayer, few_rows, of_head
-from .gpu_latent import LatentLayer
-from .gpu_layers import FusedLayer, LawLayer, MixerByLaw, StateLayer, Step
-from .joins import AnyJoin, Pending, between, here_summed, weights_of
-from .latent import LatentPart
-from .lone_layers import AnyFused, AnyLayer, FoldedLayer, GpuLayer, LoneLayer, alone, times
-from .lone_layers import lone as has_kernel
-from .mixer import Step as LawStep
-from .mixer import states_of
-from .spec import ropes_of
+from ...attention.attention_backend import AttentionBackend
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...kernels.gemv import gemv
+from ...kernels.embed_tokens import embed, enter_pages
+from ...kernels.quantized.quantized_gemm import NormedInput
+from ...kernels.residual_norm import NormWeights
+from ...kernels.logit_softcap import adjust
+from ...layers.rotary_embedding import RopeParameters
+from ...step.step_batch import StepBatch
+from ..reference.reference_attention import ReferenceAttention
+from .gpu_support import gpu_refusal_around_mixer, gpu_refusal
+from ..reference.reference_embedding import known_ids
+from .small_batch_support import is_quantized, unfused_reasons
+from .small_batch_layers import MOST_ROWS, SmallBatchLayer, small_batch_layers, of_head
+from .gpu_latent_attention import FusedLatentLayer
+from .gpu_layers import FusedLayer, ReferenceLayer, ReferenceMixerLayer, FusedRecurrentLayer, GpuStep
+from .gpu_residual_norm import AnyJoin, Pending, between, summed_locally, weights_of
+from ..reference.reference_latent_attention import ReferenceLatentAttention
+from .gemv_layers import AnyFused, AnyLayer, FullyFusedLayer, GpuLayer, GemvLayer, gemv_layer_for, multiply
+from .gemv_layers import can_run_gemv as has_kernel
+from ..reference.reference_mixer import ReferenceStep
+from ..reference.reference_mixer import step_states
+from ..spec.model_spec import ropes_of
 
 if TYPE_CHECKING:
-    from .decoder import Decoder
+    from ..decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ExecutionPlan:
     """How a sealed model runs on a GPU.
 
-    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  few_why: these are None all the same.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
+    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  small_batch_refusal: these are None all the same.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
     norm, which the head can fold into its product.
     positions: of the longest sequence that the tables have; None: nothing limits it.
-    law_ropes: rotations of mixers that run by the law.
+    reference_ropes: rotations of mixers that run by the law.
     """
 
     layers: tuple[GpuLayer, ...]
     alone: tuple[AnyLayer, ...]
-    few: tuple[FewRowsLayer, ...] | None
-    few_why: str | None
+    few: tuple[SmallBatchLayer, ...] | None
+    small_batch_refusal: str | None
     exit: AnyJoin
     last_norm: NormWeights | None
     positions: int | None
-    law_ropes: tuple[Rope, ...]
+    reference_ropes: tuple[RopeParameters, ...]
 
     @property
     def whole(self) -> bool:
@@ -70,49 +70,49 @@ class Course:
     @property
     def folds(self) -> bool:
         """Whether the layers of a step of one row leave nothing to be added, and their norms to the products."""
-        return all(isinstance(layer, FoldedLayer) for layer in self.alone)
+        return all(isinstance(layer, FullyFusedLayer) for layer in self.alone)
 
 
-def course_of(model: Decoder) -> Course:
+def execution_plan_of(model: Decoder) -> ExecutionPlan:
     layers: list[GpuLayer] = []
     for block in model.layers:
-        behind = layers[-1].block if layers and not isinstance(layers[-1], LawLayer) else None
-        refusal = fused_refusal(block, model.dtype)
-        if refusal is None and isinstance(block.mixer, LatentPart):
-            layers.append(LatentLayer.of(block, behind, model.rotaries, model.dtype))
-        elif refusal is None and isinstance(block.mixer, AttentionPart):
+        behind = layers[-1].block if layers and not isinstance(layers[-1], ReferenceLayer) else None
+        refusal = gpu_refusal(block, model.dtype)
+        if refusal is None and isinstance(block.mixer, ReferenceLatentAttention):
+            layers.append(FusedLatentLayer.of(block, behind, model.rotaries, model.dtype))
+        elif refusal is None and isinstance(block.mixer, ReferenceAttention):
             layers.append(FusedLayer.of(block, behind, model.rotaries, model.dtype))
         elif refusal is None:
-            layers.append(StateLayer.of(block, behind, model.dtype))
-        elif around_refusal(block, model.dtype) is None:
-            layers.append(MixerByLaw.of(block, behind, refusal, model.dtype))
+            layers.append(FusedRecurrentLayer.of(block, behind, model.dtype))
+        elif gpu_refusal_around_mixer(block, model.dtype) is None:
+            layers.append(ReferenceMixerLayer.of(block, behind, refusal, model.dtype))
         else:
-            layers.append(LawLayer.of(block, behind, refusal, model.dtype))
-    last = None if isinstance(layers[-1], LawLayer) else layers[-1].block
+            layers.append(ReferenceLayer.of(block, behind, refusal, model.dtype))
+    last = None if isinstance(layers[-1], ReferenceLayer) else layers[-1].block
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
     laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, AnyFused)]
-    few = few_rows(layers, norm if folds else None, model.head, model.dtype)
-    few_why = unfolded(layers, model.dtype) if few is None and any(map(in_few_bits, model.layers)) else None
-    return Course(
-        tuple(layers), tuple(alone(layer) for layer in layers), few, few_why, between(last, norm, model.dtype), norm if folds else None,
+    few = small_batch_layers(layers, norm if folds else None, model.head, model.dtype)
+    small_batch_refusal = unfused_reasons(layers, model.dtype) if few is None and any(map(is_quantized, model.layers)) else None
+    return ExecutionPlan(
+        tuple(layers), tuple(gemv_layer_for(layer) for layer in layers), few, small_batch_refusal, between(last, norm, model.dtype), norm if folds else None,
         _positions(model), tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
     )  # fmt: skip
 
 
 def forward(
-    model: Decoder, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None, kept: tuple[Sequence[int], dict[int, Tensor]] = ((), {})
+    model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None, kept: tuple[Sequence[int], dict[int, Tensor]] = ((), {})
 ) -> Tensor:  # fmt: skip
     """See `Decoder.forward`; the logits are of the model's type. kept: layers, and where the states [T, hidden] before them are put."""
     require_positions(model, batch)
-    course, x = model.course, _embed(model, batch)
+    execution_plan, x = model.execution_plan, _embed(model, batch)
     step = _step(model, batch, attention, x, memory)
-    lone = one_row.suits(x)
-    layers = _layers(course, x, lone)
+    lone = gemv.supports(x)
+    layers = _layers(execution_plan, x, lone)
     delta: Pending = None
     for index, layer in enumerate(layers):
         if index in kept[0]:
-            delta = here_summed(delta)
+            delta = summed_locally(delta)
             kept[1][index] = _state(layers[index - 1], x, delta, model.dtype)
         if index < len(layers) - 1:
             x, delta = layer.run(x, delta, step)
@@ -124,22 +124,22 @@ def forward(
     return _logits(model, x, delta, batch, lone)
 
 
-def _state(before: AnyLayer | FewRowsLayer, x: Tensor, delta: Pending, dtype: torch.dtype) -> Tensor:
+def _state(before: AnyLayer | SmallBatchLayer, x: Tensor, delta: Pending, dtype: torch.dtype) -> Tensor:
     """x with what is still to be added, in memory of its own. before: the layer that left it."""
-    if delta is None or isinstance(delta, Readied):
+    if delta is None or isinstance(delta, NormedInput):
         return x.clone()
-    inner = before.layer if isinstance(before, LoneLayer | FoldedLayer | FewRowsLayer) else before
+    inner = before.layer if isinstance(before, GemvLayer | FullyFusedLayer | SmallBatchLayer) else before
     return between(inner.block, None, dtype)(x.clone(), delta)
 
 
-def _layers(course: Course, x: Tensor, lone: bool) -> Sequence[AnyLayer | FewRowsLayer]:
-    if lone and (course.few is None or course.folds):
-        return course.alone
-    return course.few if course.few is not None and len(x) <= MOST_ROWS else course.layers
+def _layers(execution_plan: ExecutionPlan, x: Tensor, lone: bool) -> Sequence[AnyLayer | SmallBatchLayer]:
+    if lone and (execution_plan.few is None or execution_plan.folds):
+        return execution_plan.alone
+    return execution_plan.few if execution_plan.few is not None and len(x) <= MOST_ROWS else execution_plan.layers
 
 
 def pieces(
-    model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor, rooms: Sequence[tuple[Tensor, Tensor]]
+    model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, rooms: Sequence[tuple[Tensor, Tensor]]
 ) -> list[Callable[[], None]]:
     """The step of a batch at fixed addresses, cut where each layer attends; then comes `finish`. No layer is by the law.
 
@@ -147,7 +147,7 @@ def pieces(
     rooms[i], [T, query_heads, head_dim]; it reads what layer i - 1 attended in the second of its own.
     """
     step = _step(model, batch, attention, x)
-    layers: Any = model.course.layers
+    layers: Any = model.execution_plan.layers
 
     def first() -> None:
         _embed(model, batch, x)
@@ -160,18 +160,18 @@ def pieces(
     return [first, *(partial(between, *pair) for pair in pairwise(layers))]
 
 
-def finish(model: Decoder, x: Tensor, mixed: Tensor, batch: Batch) -> Tensor:
+def finish(model: Decoder, x: Tensor, mixed: Tensor, batch: StepBatch) -> Tensor:
     """The logits of `batch.logit_rows`, once the last layer of `pieces` has attended; may write into x."""
     slots = batch.slots
     if not batch.pools and len(batch.logit_rows) != len(x):
         x, mixed, slots = (part.index_select(0, batch.logit_rows) for part in (x, mixed, slots))
-    last: Any = model.course.layers[-1]
+    last: Any = model.execution_plan.layers[-1]
     return _logits(model, x, last.mix(x, mixed, slots), batch)
 
 
-def require_positions(model: Decoder, batch: Batch) -> None:
+def require_positions(model: Decoder, batch: StepBatch) -> None:
     """Raises ValueError for sequences longer than the model's tables of angles or positions."""
-    most = model.course.positions
+    most = model.execution_plan.positions
     if most is not None and (longest := max(batch.context_lens)) > most:
         raise ValueError(f"a sequence of {longest} tokens is beyond the {most} positions of the model")
 
@@ -182,8 +182,8 @@ def _positions(model: Decoder) -> int | None:
     return min(tables if learned is None else [*tables, learned.count], default=None)
 
 
-def _step(model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor, memory: StateMemory | None = None) -> Step:
-    pool, course, own = attention.pool, model.course, model.embedding.own
+def _step(model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, memory: RecurrentStateMemory | None = None) -> GpuStep:
+    pool, execution_plan, own = attention.pool, model.execution_plan, model.embedding.own
     part, layers = pool.parts[0], [index for index, layer in enumerate(model.config.attention.layers) if layer is not None]
     if len(pool.parts) == 1 and part.k.shape[0] == len(model.layers):
         keys, values, scales = part.k.unbind(0), part.v.unbind(0), part.scales
@@ -191,15 +191,15 @@ def _step(model: Decoder, batch: Batch, attention: AttentionBackend, x: Tensor, 
         stored = {index: attention.stored(index) for index in layers}
         keys, values = ({index: each[side] for index, each in stored.items()} for side in (0, 1))
         scales = {index: attention.scales(index) for index in layers}
-    if course.whole:
-        return Step(batch, attention, keys, values, scales, memory=memory)
+    if execution_plan.whole:
+        return GpuStep(batch, attention, keys, values, scales, memory=memory)
     longest = max(batch.context_lens, default=1)
-    angles = {rope: model.rotaries[rope].gather(batch.positions, longest) for rope in course.law_ropes}
+    angles = {rope: model.rotaries[rope].gather(batch.positions, longest) for rope in execution_plan.reference_ropes}
     extra = (None,) * len(model.layers) if own is None else own(known_ids(batch), x)
-    return Step(batch, attention, keys, values, scales, LawStep(batch, attention, angles, states_of(batch, memory)), extra, memory)
+    return GpuStep(batch, attention, keys, values, scales, ReferenceStep(batch, attention, angles, step_states(batch, memory)), extra, memory)
 
 
-def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
+def _embed(model: Decoder, batch: StepBatch, out: Tensor | None = None) -> Tensor:
     """The first hidden states [T, hidden], in `out` if given; the pages of the step's tokens are entered."""
     embedding = model.embedding
     if batch.entering is not None:
@@ -213,12 +213,12 @@ def _embed(model: Decoder, batch: Batch, out: Tensor | None = None) -> Tensor:
     return x if out is None else out.copy_(x)
 
 
-def _logits(model: Decoder, x: Tensor, delta: Pending, batch: Batch, lone: bool = False) -> Tensor:
+def _logits(model: Decoder, x: Tensor, delta: Pending, batch: StepBatch, lone: bool = False) -> Tensor:
     """lone: the layers were those of a step of one row.  Of a stage before the last one: the states behind its layers."""
     if not model.config.stage.ends:
-        return model.course.exit(x, None if isinstance(delta, Readied) else delta)
+        return model.execution_plan.exit(x, None if isinstance(delta, NormedInput) else delta)
     if batch.whole:
-        return model.pooled(model.course.exit(x, None if isinstance(delta, Readied) else delta), batch)
+        return model.pooled(model.execution_plan.exit(x, None if isinstance(delta, NormedInput) else delta), batch)
     logits = _head(model, x, delta, lone)
     config = model.config
     if config.logit_scale == 1 and config.logit_softcap is None:
@@ -228,13 +228,13 @@ def _logits(model: Decoder, x: Tensor, delta: Pending, batch: Batch, lone: bool 
 
 def _head(model: Decoder, x: Tensor, delta: Pending, lone: bool) -> Tensor:
     """x += delta, then the last norm and the product with the head."""
-    head, norm = model.head, model.course.last_norm
-    if isinstance(delta, Readied):
+    head, norm = model.head, model.execution_plan.last_norm
+    if isinstance(delta, NormedInput):
         return of_head(head, delta)
     alone = lone and has_kernel(head.product) and head.project is None
     if alone and delta is None and norm is not None:
-        return times(head.product, x, norm)
-    y = model.course.exit(x, delta)
+        return multiply(head.product, x, norm)
+    y = model.execution_plan.exit(x, delta)
     if alone:
-        return times(head.product, y)
+        return multiply(head.product, y)
     return head.product(y if head.project is None else head.project(y))

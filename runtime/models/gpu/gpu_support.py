@@ -8,89 +8,100 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .expert_claims import refusal
-from .experts import ExpertsPart
-from .known_parts import unknown
-from .latent_spec import Latent
-from .recurrent_spec import Delta, Mamba2
-from .spec import Attention, Experts, Gated, HeadNorm, Layer, Norm, Norms, Plain, Router, ShortConv
+from .gpu_expert_support import refusal
+from ..reference.reference_experts import ReferenceExperts
+from ..spec.unsupported_fields import unsupported_fields
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from ..spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    GatedFFNSpec,
+    QkNormSpec,
+    LayerSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    RouterSpec,
+    ShortConvSpec,
+)
 
 if TYPE_CHECKING:
-    from .block import Block
+    from ..reference.reference_block import ReferenceBlock
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 512  # head
 LARGEST_STATE, MOST_SEEN = 128 * 256, 16  # numbers of a head's state, and tokens that a convolution sees
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
 FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or attention does
-    Layer: {"norms", "mixer", "ffn", "branch", "scalar"},
-    Norms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
-    Attention: {
+    LayerSpec: {"norms", "mixer", "ffn", "branch", "scalar"},
+    LayerNorms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
+    AttentionSpec: {
         "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip", "temperature",
         "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source", "gate",
     },
-    Delta: {
+    DeltaNetSpec: {
         "heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate", "tiled",
     },
-    Mamba2: {
+    Mamba2Spec: {
         "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "log_rate",
     },
-    ShortConv: {"channels", "width", "bias"},
-    HeadNorm: {"norm", "over", "after"},
-    Latent: {
+    ShortConvSpec: {"channels", "width", "bias"},
+    QkNormSpec: {"norm", "over", "after"},
+    LatentAttentionSpec: {
         "heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "share",
     },
-    Norm: {"kind", "eps", "offset", "weight", "bias"},
-    Gated: {"inner", "activation", "bias", "limit"},
-    Experts: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "held"},
-    Router: {
+    NormSpec: {"kind", "eps", "offset", "weight", "bias"},
+    GatedFFNSpec: {"inner", "activation", "bias", "limit"},
+    ExpertsSpec: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "held"},
+    RouterSpec: {
         "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
     },
-    Plain: {"inner", "activation", "bias"},
+    PlainFFNSpec: {"inner", "activation", "bias"},
 }  # fmt: skip
-KNOWN = Attention(1, 1, 2, 1.0)  # a mixer that they take
+KNOWN = AttentionSpec(1, 1, 2, 1.0)  # a mixer that they take
 
 
-def fused_refusal(block: Block, dtype: torch.dtype) -> str | None:
+def gpu_refusal(block: ReferenceBlock, dtype: torch.dtype) -> str | None:
     """Why the kernels leave a layer, for people; None: they take it."""
     return next(_reasons(block, dtype), None)
 
 
-def around_refusal(block: Block, dtype: torch.dtype) -> str | None:
+def gpu_refusal_around_mixer(block: ReferenceBlock, dtype: torch.dtype) -> str | None:
     """Why the kernels leave what stands around a layer's mixer too; None: they take that, whatever the mixer is."""
     if block.mixer is None or block.mixer.output is None or block.ffn is None:
         return "a layer without a mixer, its projection or a feedforward network"
     return next(_around(block, replace(block.layer, mixer=KNOWN), dtype), None)
 
 
-def _reasons(block: Block, dtype: torch.dtype) -> Iterator[str]:
+def _reasons(block: ReferenceBlock, dtype: torch.dtype) -> Iterator[str]:
     yield from _around(block, block.layer, dtype)
     mixer = block.layer.mixer
-    if isinstance(mixer, Latent):
+    if isinstance(mixer, LatentAttentionSpec):
         yield from _of_latents(mixer)
-    elif isinstance(mixer, Delta | Mamba2 | ShortConv):
+    elif isinstance(mixer, DeltaNetSpec | Mamba2Spec | ShortConvSpec):
         yield from _of_states(mixer)
     else:
         yield from _of_heads(block.layer.attention)
 
 
-def _of_latents(mixer: Latent) -> Iterator[str]:
+def _of_latents(mixer: LatentAttentionSpec) -> Iterator[str]:
     if mixer.norm.kind != "rms" or mixer.norm.bias:
         yield f"a {mixer.norm.kind} norm of latents{' with a bias' if mixer.norm.bias else ''}"
     if mixer.turned % 2:
         yield f"{mixer.turned} numbers that turn; the kernels take even ones"
 
 
-def _around(block: Block, layer: Layer, dtype: torch.dtype) -> Iterator[str]:
+def _around(block: ReferenceBlock, layer: LayerSpec, dtype: torch.dtype) -> Iterator[str]:
     norms = layer.norms
     if dtype not in DTYPES:
         yield f"the kernels have no {str(dtype).removeprefix('torch.')}"
-    yield from unknown(layer, FUSED)
+    yield from unsupported_fields(layer, FUSED)
     if block.gate is not None:
         yield "per-layer embeddings"
     if norms.parallel and (norms.of_sum or norms.after_mixer or norms.after_ffn):
         yield "post-norms on parallel branches"
-    if isinstance(block.ffn, ExpertsPart):
+    if isinstance(block.ffn, ReferenceExperts):
         yield from refusal(block.ffn, ACTIVATIONS)
     elif block.dense.part.activation not in ACTIVATIONS:
         yield f"activation {block.dense.part.activation!r}"
@@ -98,7 +109,7 @@ def _around(block: Block, layer: Layer, dtype: torch.dtype) -> Iterator[str]:
         yield "a clamped gate without experts"
 
 
-def _of_heads(mixer: Attention) -> Iterator[str]:
+def _of_heads(mixer: AttentionSpec) -> Iterator[str]:
     if mixer.values != mixer.dim:
         yield f"values of width {mixer.values} with keys of width {mixer.dim}"
     if mixer.dim % 2 or mixer.dim > WIDEST:
@@ -108,10 +119,10 @@ def _of_heads(mixer: Attention) -> Iterator[str]:
         yield "a QK-norm over all heads other than an RMS norm before RoPE"
 
 
-def _of_states(mixer: Delta | Mamba2 | ShortConv) -> Iterator[str]:
+def _of_states(mixer: DeltaNetSpec | Mamba2Spec | ShortConvSpec) -> Iterator[str]:
     if not 2 <= mixer.width <= MOST_SEEN:
         yield f"a convolution of {mixer.width} tokens; the kernels take 2 to {MOST_SEEN}"
-    if isinstance(mixer, ShortConv):
+    if isinstance(mixer, ShortConvSpec):
         return
     _, keys, values = mixer.state[1].shape
     if _padded(keys) * _padded(values) > LARGEST_STATE:

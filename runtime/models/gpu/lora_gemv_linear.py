@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..layers.linear import Linear
+from ...layers.linear_layers import Linear
 
 if TYPE_CHECKING:
-    from ..kernels.join import NormWeights
-    from ..kernels.one_row_adapted import RowPair
+    from ...kernels.residual_norm import NormWeights
+    from ...kernels.gemv.gemv_lora import GemvLora
 
 
-class Paired(Linear):
+class LoraGemvLinear(Linear):
     """base: computes the product itself, as without adapters."""
 
     __slots__ = ("base",)
@@ -27,6 +27,6 @@ class Paired(Linear):
         """Whether the kernel of one row adds what the row's adapter does, by `pair`, and it does nothing else."""
         return False
 
-    def pair(self, x: Tensor, norm: NormWeights | None) -> RowPair:
+    def pair(self, x: Tensor, norm: NormWeights | None) -> GemvLora:
         """What the adapter of the row norm(x) [1, inputs] adds."""
         raise NotImplementedError

@@ -9,15 +9,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..kernels.expert_parts import PackedWeights, Stacks, Weights
-from ..layers.linear import Linear
-from ..quantization.few_bits import FewBitsLinear
-from .expert_memory import lay_together, pack_together
+from ...kernels.experts.expert_inputs import PackedExpertWeights, StackedExpertWeights, ExpertWeights
+from ...layers.linear_layers import Linear
+from ...quantization.gpu_quantized_linear import GpuQuantizedLinear
+from ..reference.stacked_experts import store_together, pack_together
 
 LARGE = ("words", "meta")  # what of a weight in few bits lies in main memory; biases and scales of outputs stay on the device
 
 
-class Rooms:
+class OffloadBuffers:
     """Room on the device for the experts of one layer at a time, which all layers of equal sizes share."""
 
     def __init__(self, device: torch.device) -> None:
@@ -38,10 +38,10 @@ class Rooms:
 
 
 @dataclass
-class HostExperts:
+class OffloadedExperts:
     """Of one layer. expert: bytes of one.  counter: int64 [1], how many were brought.  locked: ends with this."""
 
-    rooms: Rooms
+    rooms: OffloadBuffers
     expert: int
     counter: Tensor
     locked: list[Callable[[], Any]] = field(default_factory=list)
@@ -51,45 +51,45 @@ class HostExperts:
         """Bytes. Waits for the steps that are under way."""
         return int(self.counter) * self.expert
 
-    def bring(self, stacks: Stacks, experts: Tensor, slots: Tensor | None) -> Stacks:
+    def bring(self, stacks: StackedExpertWeights, experts: Tensor, slots: Tensor | None) -> StackedExpertWeights:
         """The stacks on the device, right for the experts int32 [T, k]; they hold until the next layer's are asked for.
 
         slots: [T]; rows whose slot is 0 are padding, for which nothing is brought.
         """
-        from ..kernels.expert_bring import bring, choose
+        from ...kernels.experts.expert_fetch import fetch_experts, collect_selected
 
-        chosen = choose(experts, stacks.count, self.counter, slots)
+        chosen = collect_selected(experts, stacks.count, self.counter, slots)
         up, down = self.roomy("gate_up", stacks.gate_up), self.roomy("down", stacks.down)
         for half, there in ((stacks.gate_up, up), (stacks.down, down)):
             for source, room in zip(large_of(half), large_of(there), strict=True):
-                bring(source, room, chosen)
+                fetch_experts(source, room, chosen)
         return replace(stacks, gate_up=up, down=down)
 
-    def roomy(self, name: str, half: Weights | PackedWeights) -> Weights | PackedWeights:
+    def roomy(self, name: str, half: ExpertWeights | PackedExpertWeights) -> ExpertWeights | PackedExpertWeights:
         """Half of a mixture with the room for what lies in main memory."""
-        if isinstance(half, Weights):
+        if isinstance(half, ExpertWeights):
             return half._replace(weight=self.rooms.like(name, half.weight))
         rooms: dict[str, Any] = {each: self.rooms.like(f"{name} {each}", source) for each, source in _named(half)}
         return half._replace(packed=replace(half.packed, **rooms))
 
 
-def large_of(half: Weights | PackedWeights) -> list[Tensor]:
+def large_of(half: ExpertWeights | PackedExpertWeights) -> list[Tensor]:
     """What of half a mixture lies in main memory."""
-    return [half.weight] if isinstance(half, Weights) else [source for _, source in _named(half)]
+    return [half.weight] if isinstance(half, ExpertWeights) else [source for _, source in _named(half)]
 
 
-def _named(half: PackedWeights) -> list[tuple[str, Tensor]]:
+def _named(half: PackedExpertWeights) -> list[tuple[str, Tensor]]:
     return [(name, source) for name in LARGE if (source := getattr(half.packed, name)) is not None]
 
 
 def move(layers: Sequence[Linear], moved: Callable[[Tensor], Tensor]) -> None:
     """Put the large tensors of layers of one kind, side by side, where `moved` puts them."""
-    if not isinstance(layers[0], FewBitsLinear):
-        for layer, own in zip(layers, moved(lay_together(layers)[0]), strict=True):
+    if not isinstance(layers[0], GpuQuantizedLinear):
+        for layer, own in zip(layers, moved(store_together(layers)[0]), strict=True):
             layer.weight = own
         return
-    few = cast("list[FewBitsLinear]", list(layers))
-    stacks = {name: moved(stack) for name, stack in _named(PackedWeights(*pack_together(few)))}
+    few = cast("list[GpuQuantizedLinear]", list(layers))
+    stacks = {name: moved(stack) for name, stack in _named(PackedExpertWeights(*pack_together(few)))}
     for index, layer in enumerate(few):
         parts: dict[str, Any] = {name: stack[index] for name, stack in stacks.items()}
         layer.packed = replace(layer.packed, **parts)

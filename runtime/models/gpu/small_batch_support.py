@@ -6,24 +6,24 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..quantization import FewBitsLinear
-from .block import Block
-from .few_rows import DTYPE, readable
-from .gpu_latent import LatentLayer
-from .gpu_layers import FusedLayer, StateLayer
-from .lone_layers import GpuLayer, folds, output_of
-from .over_ranks import Summed
+from ...quantization import GpuQuantizedLinear
+from ..reference.reference_block import ReferenceBlock
+from .small_batch_layers import DTYPE, supports_small_batch
+from .gpu_latent_attention import FusedLatentLayer
+from .gpu_layers import FusedLayer, FusedRecurrentLayer
+from .gemv_layers import GpuLayer, can_fully_fuse, output_of
+from ..reference.tensor_parallel_linear import AllReduceLinear
 
 
-def unfolded(layers: Sequence[GpuLayer], dtype: torch.dtype) -> str:
-    """Of layers of which `few_rows` has made nothing, for people."""
+def unfused_reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> str:
+    """Of layers of which `small_batch_layers` has made nothing, for people."""
     return next(_reasons(layers, dtype), "they have parts that are not folded")
 
 
-def in_few_bits(block: Block) -> bool:
+def is_quantized(block: ReferenceBlock) -> bool:
     """Whether a product of the layer is in few bits, and none of fixed sums: these stay alike for any number of rows, unfolded."""
     products = (getattr(*place) for place in block.products())
-    return any(isinstance(product, FewBitsLinear) and product.folds for product in products)
+    return any(isinstance(product, GpuQuantizedLinear) and product.folds for product in products)
 
 
 def _reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> Iterator[str]:
@@ -31,18 +31,18 @@ def _reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> Iterator[str]:
         yield f"they compute in {_name(dtype)}, and products that fold in {_name(DTYPE)}"
     for layer in layers:
         index = layer.block.index
-        if isinstance(layer, LatentLayer):
+        if isinstance(layer, FusedLatentLayer):
             yield f"layer {index} attends to latents"
-        elif isinstance(layer, StateLayer):
+        elif isinstance(layer, FusedRecurrentLayer):
             yield f"layer {index} keeps a state"
         elif not isinstance(layer, FusedLayer):
             yield f"torch computes layer {index} or its mixer"
-        elif isinstance(output_of(layer), Summed):
+        elif isinstance(output_of(layer), AllReduceLinear):
             yield f"the sums of layer {index} are over ranks"
-        elif not folds(layer):
+        elif not can_fully_fuse(layer):
             yield f"more than RMS norms and additions stands between the products of layer {index}"
         else:
-            kinds = {name: type(getattr(holder, name)).__name__ for holder, name in layer.block.products() if not readable(getattr(holder, name))}
+            kinds = {name: type(getattr(holder, name)).__name__ for holder, name in layer.block.products() if not supports_small_batch(getattr(holder, name))}
             yield from (f"{name} of layer {index} is kept as {kind}" for name, kind in kinds.items())
 
 

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.by_layer import listed
-from ..errors import ConfigError
-from ..kernels.expert_parts import PackedWeights, Weights
-from ..layers.linear import Linear
-from ..step.locked import aligned, lock
-from .block import Block
-from .claims_gpu import around_refusal
-from .expert_memory import stacked
-from .experts import ExpertsPart
-from .host_experts import HostExperts, Rooms, large_of, move
+from ...attention.attention_by_layer import listed
+from ...errors import ConfigError
+from ...kernels.experts.expert_inputs import PackedExpertWeights, ExpertWeights
+from ...layers.linear_layers import Linear
+from ...memory.pinned_memory import aligned, pin_memory
+from ..reference.reference_block import ReferenceBlock
+from ..gpu.gpu_support import gpu_refusal_around_mixer
+from ..reference.stacked_experts import stacked_weights
+from ..reference.reference_experts import ReferenceExperts
+from ..gpu.offloaded_experts import OffloadedExperts, OffloadBuffers, large_of, move
 
 OPTION = "Engine(expert_memory=...)"
 
 
-class ExpertPlaces:
+class ExpertOffloadPlan:
     """The first layers' experts stay on the device, as many as `budget` bytes hold, the others' go to main memory.
 
     free: bytes of main memory that may still be taken.
@@ -30,20 +30,20 @@ class ExpertPlaces:
 
     def __init__(self, device: torch.device, budget: int, free: Callable[[], int]) -> None:
         self._device, self._budget, self._free = device, budget, free
-        self._rooms = Rooms(device)
+        self._rooms = OffloadBuffers(device)
         self._stay: dict[int, int] = {}  # bytes of the experts that each layer has on the device
-        self._gone: dict[int, tuple[int, HostExperts, int]] = {}  # of the other layers: their bytes, and how many a token chooses
+        self._gone: dict[int, tuple[int, OffloadedExperts, int]] = {}  # of the other layers: their bytes, and how many a token chooses
         self._counters: dict[int, Tensor] = {}
 
-    def settle(self, block: Block, dtype: torch.dtype | None) -> None:
+    def settle(self, block: ReferenceBlock, dtype: torch.dtype | None) -> None:
         """Once a layer is sealed. dtype: of the model; None: without kernels.
 
         Raises ConfigError for experts that they leave, and where main memory has no room.
         """
         part, index = block.ffn, block.index
-        if not isinstance(part, ExpertsPart):
+        if not isinstance(part, ReferenceExperts):
             return
-        if (refusal := "Triton is not there" if dtype is None else around_refusal(block, dtype)) is not None:
+        if (refusal := "Triton is not there" if dtype is None else gpu_refusal_around_mixer(block, dtype)) is not None:
             raise ConfigError(f"{OPTION}: torch computes layer {index} ({refusal}), and takes experts on the device only; leave the option out")
         self._stay.pop(index, None)
         self._gone.pop(index, None)
@@ -78,28 +78,28 @@ class ExpertPlaces:
                 f"{held / 1e9:.2f} GB of other layers' experts; keep more of them on the device"
             )
 
-    def _moved(self, part: ExpertsPart, index: int, size: int) -> HostExperts:
+    def _moved(self, part: ReferenceExperts, index: int, size: int) -> OffloadedExperts:
         """The room on the device is taken at once, so that it counts as weights."""
         if index not in self._counters:
             self._counters[index] = torch.zeros(1, dtype=torch.int64, device=self._device)
-        host = HostExperts(self._rooms, size // part.part.count, self._counters[index])
+        host = OffloadedExperts(self._rooms, size // part.part.count, self._counters[index])
         for layers in _products(part):
             move(layers, lambda stack: self._in_main_memory(stack, host))
         for name, half in zip(("gate_up", "down"), _halves(part), strict=True):
             host.roomy(name, half)
         return host
 
-    def _in_main_memory(self, stack: Tensor, owner: HostExperts) -> Tensor:
+    def _in_main_memory(self, stack: Tensor, owner: OffloadedExperts) -> Tensor:
         memory = aligned(stack.nbytes)
         if self._device.type == "cuda":
-            owner.locked.append(lock(owner, memory, self._device, OPTION))
+            owner.locked.append(pin_memory(owner, memory, self._device, OPTION))
         return memory.view(stack.dtype).view(stack.shape).copy_(stack)
 
 
-def _products(part: ExpertsPart) -> Iterator[list[Linear]]:
+def _products(part: ReferenceExperts) -> Iterator[list[Linear]]:
     for name in (part.experts[0].into, "down"):
         yield [getattr(expert, name) for expert in part.experts]
 
 
-def _halves(part: ExpertsPart) -> list[Weights | PackedWeights]:
-    return [stacked(layers) for layers in _products(part)]
+def _halves(part: ReferenceExperts) -> list[ExpertWeights | PackedExpertWeights]:
+    return [stacked_weights(layers) for layers in _products(part)]

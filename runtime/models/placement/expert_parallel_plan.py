@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .spec import Held
+from ..spec.model_spec import ExpertShare
 
 ELSEWHERE = -1
 CPU = torch.device("cpu")
 
 
-class Spread:
+class ExpertParallelPlan:
     """One rank's view. Of an expert with copies each takes its turn: the row number n of all that ever chose it goes to copy n % copies.
 
     All ranks count alike, so that they agree without a word. held: of each rank the expert of each of its places, as it stands now.
@@ -22,7 +22,7 @@ class Spread:
     experts], those with copies, then ELSEWHERE.  They keep their addresses: graphs have them.
     """
 
-    def __init__(self, held: Held, count: int, device: torch.device = CPU) -> None:
+    def __init__(self, held: ExpertShare, count: int, device: torch.device = CPU) -> None:
         self.rank, self._count, self.ordered, self.nodes, self.groups = held.rank, count, held.ordered, held.nodes, held.groups
         more = sum(map(len, held.experts)) - count
         sizes = (count,), (count, 1 + more), (more,)

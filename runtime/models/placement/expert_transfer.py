@@ -8,25 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..layers.linear import BlockedLinear, Linear, PackedLinear, TransposedLinear
-from ..quantization.deterministic import FixedRowsLinear
-from ..quantization.floats import FloatBlockedLinear
-from ..quantization.int4 import Int4BlockedLinear, Int8GroupedLinear
-from ..quantization.int8 import Int8BlockedLinear
-from .feedforward import GatedPart, PlainPart
+from ...layers.linear_layers import BlockedLinear, Linear, PackedLinear, TransposedLinear
+from ...quantization.deterministic_linear import FixedBatchLinear
+from ...quantization.cpu_float_linear import FloatBlockedLinear
+from ...quantization.cpu_int4_linear import Int4BlockedLinear, Int8GroupedLinear
+from ...quantization.cpu_int8_linear import Int8BlockedLinear
+from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 
 PLAIN = (Linear, TransposedLinear, PackedLinear, BlockedLinear, Int8BlockedLinear, Int4BlockedLinear, Int8GroupedLinear, FloatBlockedLinear)
 Form = tuple[Any, ...]
 
 
-def form_of(network: GatedPart | PlainPart) -> Form | None:
+def form_of(network: ReferenceGatedFFN | ReferencePlainFFN) -> Form | None:
     """What two experts must have in common for one to take the other's place; None: they cannot be told."""
     forms = [_form(product) for product in _products(network)]
     return None if None in forms or getattr(network, "_learned", None) is not None else tuple(forms)
 
 
 def _form(product: Linear) -> Form | None:
-    if isinstance(product, FixedRowsLinear):
+    if isinstance(product, FixedBatchLinear):
         return _form(product.inner)
     if type(product) not in PLAIN:
         return None
@@ -34,12 +34,12 @@ def _form(product: Linear) -> Form | None:
     return (type(product).__name__, numbers, *((str(tensor.dtype), tuple(tensor.shape)) for tensor in product.tensors()))
 
 
-def tensors_of(network: GatedPart | PlainPart) -> list[Tensor]:
+def tensors_of(network: ReferenceGatedFFN | ReferencePlainFFN) -> list[Tensor]:
     """Contiguous, of the memory itself where it is; oneDNN's own layouts as rows."""
     return [_as_rows(tensor).contiguous() for product in _products(network) for tensor in product.tensors()]
 
 
-def put(network: GatedPart | PlainPart, tensors: list[Tensor]) -> None:
+def put(network: ReferenceGatedFFN | ReferencePlainFFN, tensors: list[Tensor]) -> None:
     """Let it be the expert of the same form that these are of; where its own lie, they are written over."""
     left = iter(tensors)
     for product in _products(network):
@@ -47,7 +47,7 @@ def put(network: GatedPart | PlainPart, tensors: list[Tensor]) -> None:
 
 
 def _put(product: Linear, left: Iterator[Tensor]) -> None:
-    if isinstance(product, FixedRowsLinear):
+    if isinstance(product, FixedBatchLinear):
         _put(product.inner, left)
         product.weight = product.inner.weight
         return
@@ -67,5 +67,5 @@ def _as_rows(tensor: Tensor) -> Tensor:
     return tensor.to_dense() if tensor.is_mkldnn else tensor
 
 
-def _products(network: GatedPart | PlainPart) -> Iterator[Linear]:
+def _products(network: ReferenceGatedFFN | ReferencePlainFFN) -> Iterator[Linear]:
     yield from (getattr(network, name) for name in (network.into, "down"))

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..layers.activation import activated
-from .places import Place, matrix, norm_for, norm_places, weight_of
-from .spec import PerLayer
+from ...layers.activation_functions import activated
+from ..spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
+from ..spec.model_spec import PerLayerEmbeddingsSpec
 
 
-class PerLayerGate:
+class PerLayerEmbeddingGate:
     """x + norm(up(activation(down(x)) * own)), `own` [T, width] the layer's embeddings of the tokens (Gemma 4)."""
 
-    def __init__(self, part: PerLayer, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: PerLayerEmbeddingsSpec, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part = part
         self.down = matrix(part.width, hidden, False, False, dtype, device)
         self.up = matrix(hidden, part.width, False, False, dtype, device)
@@ -23,7 +23,7 @@ class PerLayerGate:
         assert norm is not None
         self.norm = norm
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         yield from weight_of(f"{prefix}per_layer_input_gate", self.down)
         yield from weight_of(f"{prefix}per_layer_projection", self.up)
         yield from norm_places(f"{prefix}post_per_layer_input_norm", self.part.norm, self.norm)

@@ -8,35 +8,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.activation import times_sigmoid
-from ..layers.linear import Linear
-from ..layers.norm import HeadNorm
-from ..layers.rotary import Rope, rotate
-from .head_norm import HeadNorms
-from .mixer import Step
-from .names import Names, Order
-from .places import Place, bias_of, matrix, weight_of
-from .spec import Attention, Temperature
+from ...layers.activation_functions import times_sigmoid
+from ...layers.linear_layers import Linear
+from ...layers.norm_layers import PerHeadNorm
+from ...layers.rotary_embedding import RopeParameters, rotate
+from .reference_qk_norm import ReferenceQkNorm
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames, Order
+from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
+from ..spec.model_spec import AttentionSpec, QueryTemperature
 
 
-class AttentionPart:
+class ReferenceAttention:
     """`qkv` gives queries, keys, values and gates of all heads, [T, rows]; `output` takes what attention mixed."""
 
     capturable = True
 
     def __init__(
-        self, part: Attention, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+        self, part: AttentionSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.part, self.index, self._names = part, index, names
         self.heads = (part.heads, 0 if part.source is not None else part.kv_heads)
         self.qkv = matrix(sum(part.rows) + part.gates, hidden, part.bias, names.transposed, dtype, device)
         self.output = matrix(hidden, part.heads * part.values, part.out_bias, names.transposed, dtype, device)
-        self.norm = None if part.norm is None else HeadNorms(part.norm, *self.heads, part.dim, device)
+        self.norm = None if part.norm is None else ReferenceQkNorm(part.norm, *self.heads, part.dim, device)
         ones = torch.ones(part.kv_heads, part.values, dtype=torch.float32, device=device)
-        self.value_norm = None if part.value_norm_eps is None else HeadNorm(ones, part.value_norm_eps)
+        self.value_norm = None if part.value_norm_eps is None else PerHeadNorm(ones, part.value_norm_eps)
         self.sinks = torch.zeros(part.heads, dtype=torch.float32, device=device) if part.sinks else None
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         names = self._names
         if names.qkv is not None:
             yield from weight_of(prefix + names.qkv.name, self.qkv)
@@ -46,7 +46,7 @@ class AttentionPart:
         if self.norm is not None:
             yield from self.norm.places(prefix + names.q_norm, prefix + names.k_norm)
         if self.sinks is not None:
-            yield Place(prefix + names.sinks, self.sinks)
+            yield WeightTarget(prefix + names.sinks, self.sinks)
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
@@ -59,13 +59,13 @@ class AttentionPart:
         if self.sinks is not None:
             yield self.sinks
 
-    def _apart(self, prefix: str) -> Iterator[Place]:
+    def _apart(self, prefix: str) -> Iterator[WeightTarget]:
         """Queries, with the gates, keys and values have a tensor each; the rows of values that are keys come with `order`."""
         start, (queries, keys, values) = 0, self.part.rows
         names = (self._names.q, self._names.k, self._names.v)
         for name, rows in zip(names, (queries + self.part.gates, keys, values), strict=True):
             if rows and not (name == self._names.v and self.part.value_is_key):
-                yield Place(f"{prefix}{name}.weight", self.qkv.weight[start : start + rows], self.qkv, start)
+                yield WeightTarget(f"{prefix}{name}.weight", self.qkv.weight[start : start + rows], self.qkv, start)
                 yield from bias_of(prefix + name, self.qkv, start, start + rows)
             start += rows
 
@@ -83,7 +83,7 @@ class AttentionPart:
         if not np.array_equal(rows, np.arange(len(rows))):
             yield self.qkv, rows
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; keys and values are written."""
         y = self.qkv(x)
         if not self.part.gates:
@@ -91,7 +91,7 @@ class AttentionPart:
         y, gate = y.split_with_sizes((sum(self.part.rows), self.part.gates), 1)
         return times_sigmoid(self._mixed(y, step), gate)
 
-    def _mixed(self, y: Tensor, step: Step) -> Tensor:
+    def _mixed(self, y: Tensor, step: ReferenceStep) -> Tensor:
         """y: [T, rows], queries, keys and values."""
         part, (queries, keys) = self.part, self.heads
         if part.clip is not None:
@@ -110,7 +110,7 @@ class AttentionPart:
         step.attention.store(k, v, self.index, step.batch)
         return step.attention.attend(q, k, v, self.index, step.batch, *sinks).reshape(len(y), -1)
 
-    def _turned(self, qk: Tensor, step: Step) -> Tensor:
+    def _turned(self, qk: Tensor, step: ReferenceStep) -> Tensor:
         rope, norm = self.part.rope, self.norm
         if norm is not None and not norm.after:
             qk = norm(qk)
@@ -119,12 +119,12 @@ class AttentionPart:
         return norm(qk) if norm is not None and norm.after else qk
 
 
-def temperatures(part: Temperature, positions: Tensor) -> Tensor:
+def temperatures(part: QueryTemperature, positions: Tensor) -> Tensor:
     """float32 [T]"""
     return 1 + part.beta * torch.log1p(((positions.float() + part.shift) / part.period).floor())
 
 
-def rows_in_file(part: Attention, order: Order) -> np.ndarray:
+def rows_in_file(part: AttentionSpec, order: Order) -> np.ndarray:
     """int64: where a merged projection in this order has each row of queries, keys, values and gates, rotation included."""
     heads, kv_heads, dim = part.heads, part.kv_heads, part.dim
     if part.gate:
@@ -147,7 +147,7 @@ def rows_in_file(part: Attention, order: Order) -> np.ndarray:
     return np.concatenate([rows.ravel() for rows in (q, k, v)])
 
 
-def _gated_rows(part: Attention) -> np.ndarray:
+def _gated_rows(part: AttentionSpec) -> np.ndarray:
     """Where query and gate of one head come after the other, in front of keys and values."""
     both = np.arange(2 * part.gates).reshape(part.heads, 2, part.dim)
     k, v = np.split(2 * part.gates + np.arange(sum(part.rows[1:])), [part.rows[1]])
@@ -155,6 +155,6 @@ def _gated_rows(part: Attention) -> np.ndarray:
     return np.concatenate([rows.ravel() for rows in (q, k, v, both[:, 1])])
 
 
-def _turning(rows: np.ndarray, rope: Rope | None) -> np.ndarray:
+def _turning(rows: np.ndarray, rope: RopeParameters | None) -> np.ndarray:
     """Rows of heads [heads, dim] in the order in which they turn."""
     return rows if rope is None or rope.order is None else rows[:, rope.order]

@@ -7,29 +7,29 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..layers.activation import add_scaled
-from ..layers.linear import BlockedLinear, Linear
-from ..layers.norm import RMSNorm
-from .attention import AttentionPart
-from .experts import ExpertsPart
-from .feedforward import GatedPart, PlainPart, network_for
-from .mixer import MixerPart, Step
-from .mixing import mixer_for
-from .names import Names
-from .per_layer import PerLayerGate
-from .places import Place, norm_for, norm_places
-from .spec import Experts, Feedforward, Layer, PerLayer
+from ...layers.activation_functions import add_scaled
+from ...layers.linear_layers import BlockedLinear, Linear
+from ...layers.norm_layers import RMSNorm
+from .reference_attention import ReferenceAttention
+from .reference_experts import ReferenceExperts
+from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
+from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer_factory import mixer_for
+from ..spec.tensor_names import TensorNames
+from .per_layer_embeddings import PerLayerEmbeddingGate
+from ..spec.weight_targets import WeightTarget, norm_for, norm_places
+from ..spec.model_spec import ExpertsSpec, Feedforward, LayerSpec, PerLayerEmbeddingsSpec
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
 
 
-class Block:
+class ReferenceBlock:
     """Layer `index` of a model, which the checkpoint counts from `first`; `layer` says what it is. `x` is [T, hidden] throughout; it may be written into."""
 
     def __init__(
-        self, layer: Layer, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device,
-        per_layer: PerLayer | None = None, first: int = 0,
+        self, layer: LayerSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device,
+        per_layer: PerLayerEmbeddingsSpec | None = None, first: int = 0,
     ) -> None:  # fmt: skip
         self.layer, self.index, self._names, self._first = layer, index, names, first
         norms = layer.norms
@@ -38,33 +38,33 @@ class Block:
         self.mixer = None if layer.mixer is None else mixer_for(layer.mixer, names, index, hidden, dtype, device)
         self.ffn = None if layer.ffn is None else feedforward_for(layer.ffn, names, hidden, dtype, device)
         self.scalar = torch.ones(1, dtype=torch.float32, device=device) if layer.scalar else None
-        self.gate = None if per_layer is None else PerLayerGate(per_layer, hidden, dtype, device)
+        self.gate = None if per_layer is None else PerLayerEmbeddingGate(per_layer, hidden, dtype, device)
 
     @property
-    def attention(self) -> AttentionPart:
+    def attention(self) -> ReferenceAttention:
         """The mixer of a layer whose mixer is softmax attention over heads."""
-        assert isinstance(self.mixer, AttentionPart)
+        assert isinstance(self.mixer, ReferenceAttention)
         return self.mixer
 
     @property
-    def dense(self) -> GatedPart | PlainPart:
+    def dense(self) -> ReferenceGatedFFN | ReferencePlainFFN:
         """The feedforward network of a layer that has no experts."""
-        assert isinstance(self.ffn, GatedPart | PlainPart)
+        assert isinstance(self.ffn, ReferenceGatedFFN | ReferencePlainFFN)
         return self.ffn
 
     @property
-    def branches(self) -> Iterator[MixerPart | GatedPart | PlainPart | ExpertsPart]:
+    def branches(self) -> Iterator[ReferenceMixer | ReferenceGatedFFN | ReferencePlainFFN | ReferenceExperts]:
         """Mixer and feedforward network, or the one that it has."""
         yield from (part for part in (self.mixer, self.ffn) if part is not None)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[WeightTarget]:
         prefix = self._names.layer.format(self._first + self.index)
         for name in NORMS:
             yield from norm_places(prefix + getattr(self._names, name), getattr(self.layer.norms, name), getattr(self, name))
         for branch in self.branches:
             yield from branch.places(prefix)
         if self.scalar is not None:
-            yield Place(prefix + self._names.scalar, self.scalar)
+            yield WeightTarget(prefix + self._names.scalar, self.scalar)
         if self.gate is not None:
             yield from self.gate.places(prefix)
 
@@ -88,12 +88,12 @@ class Block:
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), transform))
         if not small:  # small models are laid together as a whole
-            BlockedLinear.lay_together(getattr(*place) for place in self.products())
-        if isinstance(self.ffn, ExpertsPart):
+            BlockedLinear.store_together(getattr(*place) for place in self.products())
+        if isinstance(self.ffn, ReferenceExperts):
             self.ffn.finish()
 
-    def forward(self, x: Tensor, step: Step, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
-        """rows: go on with these rows only once their keys and values are written.  own: see `PerLayerGate`."""
+    def forward(self, x: Tensor, step: ReferenceStep, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
+        """rows: go on with these rows only once their keys and values are written.  own: see `PerLayerEmbeddingGate`."""
         x, y = self._mix(x, step, rows)
         if self.ffn is not None:
             inner = self.ffn.inner(normed(self.before_ffn, x) if y is None else y)
@@ -102,7 +102,7 @@ class Block:
             x = self.gate.forward(x, own if rows is None else own.index_select(0, rows))
         return x if self.scalar is None else x.mul_(self.scalar)
 
-    def _mix(self, x: Tensor, step: Step, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _mix(self, x: Tensor, step: ReferenceStep, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """x with what the mixer adds, and what the feedforward network beside it reads; None: it stands behind."""
         if self.mixer is None:
             return (x if rows is None else x.index_select(0, rows)), None
@@ -115,7 +115,7 @@ class Block:
         y = normed(self.before_ffn, x) if self.before_ffn else y
         return self._added(x, self.mixer.output, mixed, self.after_mixer), y
 
-    def store(self, x: Tensor, step: Step) -> None:
+    def store(self, x: Tensor, step: ReferenceStep) -> None:
         """Write only what later tokens need of these."""
         if self.mixer is not None:
             self.mixer.attend(normed(self.before_mixer, x), step)
@@ -130,10 +130,10 @@ class Block:
 
 
 def feedforward_for(
-    part: Feedforward, names: Names, hidden: int, dtype: torch.dtype, device: torch.device
-) -> GatedPart | PlainPart | ExpertsPart:
-    if isinstance(part, Experts):
-        return ExpertsPart(part, names, hidden, dtype, device)
+    part: Feedforward, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device
+) -> ReferenceGatedFFN | ReferencePlainFFN | ReferenceExperts:
+    if isinstance(part, ExpertsSpec):
+        return ReferenceExperts(part, names, hidden, dtype, device)
     return network_for(part, names, hidden, dtype, device)
 
 

@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..layers.recurrent import LinearAttention, Ragged
-from .mixer import Step
-from .names import Names
-from .places import Place, exact, matrix, weight_of
-from .recurrence import Convolution, carried, gated, rates, scanned, sigmoid, stored_rate
-from .recurrent_spec import Delta
+from ...layers.linear_layers import Linear
+from ...layers.recurrent import LinearAttention, RaggedSequences
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
+from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, sigmoid, stored_rate
+from ..spec.recurrent_spec import DeltaNetSpec
 
 UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
 
 
-class DeltaPart:
+class ReferenceDeltaNet:
     """`input` gives queries, keys, values and gate, `rates` beta and decay; `output` takes the normed and gated outputs of all heads.
 
     spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads], -e^A_log.
@@ -28,7 +28,7 @@ class DeltaPart:
 
     capturable = True
 
-    def __init__(self, part: Delta, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: DeltaNetSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names.delta
         keys, values, few = part.key_heads * part.dim, part.heads * part.value_dim, part.rank
         self._rows = {"q": keys, "k": keys, "v": values, "z": few or values, "b": part.heads, "a": few or part.heads}
@@ -37,38 +37,38 @@ class DeltaPart:
         self.spread = None if few is None else matrix(part.heads * part.dim, few, False, False, dtype, device)
         self.gate = None if few is None else matrix(values, few, False, False, dtype, device)
         self.output = matrix(hidden, values, False, False, dtype, device)
-        self.convolution = Convolution(part.channels, part.width, False, part.activation, device)
+        self.convolution = ReferenceConvolution(part.channels, part.width, False, part.activation, device)
         self.rate = torch.zeros(part.heads, dtype=torch.float32, device=device)
         self.bias = torch.zeros(part.heads, 1 if few is None else part.dim, dtype=torch.float32, device=device)
         self.norm = torch.ones(part.value_dim, dtype=torch.float32, device=device)
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         names, begin = self._names, prefix + self._names.prefix
         yield from self._merged(begin, names.inputs, self.input)
         yield from (place._replace(layer=None, start=0) for place in self._merged(begin, names.rates, self.rates))
         yield from self._convolutions(begin)
-        yield Place(f"{begin}A_log", self.rate if self.part.rank is None else self.rate.view(1, 1, -1, 1))
-        yield Place(f"{begin}dt_bias", self.bias.view(-1))
-        yield Place(f"{begin}{names.norm}.weight", self.norm)
+        yield WeightTarget(f"{begin}A_log", self.rate if self.part.rank is None else self.rate.view(1, 1, -1, 1))
+        yield WeightTarget(f"{begin}dt_bias", self.bias.view(-1))
+        yield WeightTarget(f"{begin}{names.norm}.weight", self.norm)
         if self.spread is not None and self.gate is not None:
             yield from exact(begin + names.decay, self.spread)
             yield from weight_of(begin + names.gate, self.gate)
         yield from weight_of(begin + names.output, self.output)
 
-    def _merged(self, begin: str, tensors: tuple[tuple[str, str], ...], product: Linear) -> Iterator[Place]:
+    def _merged(self, begin: str, tensors: tuple[tuple[str, str], ...], product: Linear) -> Iterator[WeightTarget]:
         """Tensors of the file that are the rows of a product, one after the other."""
         start = 0
         for name, letters in tensors:
             rows = sum(self._rows[letter] for letter in letters)
-            yield Place(f"{begin}{name}.weight", product.weight[start : start + rows], product, start)
+            yield WeightTarget(f"{begin}{name}.weight", product.weight[start : start + rows], product, start)
             start += rows
 
-    def _convolutions(self, begin: str) -> Iterator[Place]:
+    def _convolutions(self, begin: str) -> Iterator[WeightTarget]:
         """One tensor, or one each of queries, keys and values."""
         names = self._names.convolution
         whole = self.convolution.loaded
         parts = [whole] if len(names) == 1 else whole.split_with_sizes([self._rows[letter] for letter in "qkv"])
-        yield from (Place(f"{begin}{name}.weight", target) for name, target in zip(names, parts, strict=True))
+        yield from (WeightTarget(f"{begin}{name}.weight", target) for name, target in zip(names, parts, strict=True))
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
@@ -96,9 +96,9 @@ class DeltaPart:
         heads = np.arange(sum(sizes) * self.part.key_heads).reshape(self.part.key_heads, -1)
         return np.concatenate([part.ravel() for part in np.split(heads, list(accumulate(sizes))[:-1], 1)])
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the gated outputs of all heads, [T, heads * value_dim]; states are left for later tokens."""
-        part, states, ragged = self.part, carried(step), Ragged.of(step.batch.query_lens, x.device)
+        part, states, ragged = self.part, carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)
         mixed, z = self.input(x).split_with_sizes((part.channels, self._rows["z"]), 1)
         convolved = self.convolution(mixed, windows, states, ragged)

@@ -9,38 +9,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.linear import BlockedLinear, Coded, Linear
-from ..step.batch import Batch
-from .block import Transform, normed, sealed
-from .places import Place, bias_of, matrix, norm_for, norm_places, weight_of
-from .spec import Learned, Model, PerLayer, Sines
+from ...layers.linear_layers import BlockedLinear, LoadedWeight, Linear
+from ...step.step_batch import StepBatch
+from .reference_block import Transform, normed, sealed
+from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
+from ..spec.model_spec import LearnedPositions, ModelSpec, PerLayerEmbeddingsSpec, SinusoidalPositions
 
 
-class Embedding:
+class TokenEmbedding:
     """`table` [vocabulary, embed_size or hidden], and what is done to its rows.
 
     Of a stage behind the first one it has no rows, or those of a tied head alone.
     tied: of a tied head, the projection that the table is loaded as, until it is sealed.  codes: what it came as, for the head.
     """
 
-    def __init__(self, model: Model, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.model, hidden, begins = model, model.hidden_size, model.stage.begins
         self.table = torch.empty(model.vocab_size if model.has_table else 0, model.embed_size or hidden, dtype=dtype, device=device)
         self.tied = Linear(self.table) if model.tied and not model.head_unit else None
-        self.codes: Coded | None = None
+        self.codes: LoadedWeight | None = None
         self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
         self.positions = None if model.positions is None or not begins else position_table(model.positions, hidden, dtype, device)
         self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size and begins else None
         self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # as the families round it
-        self.own = None if model.per_layer is None else OwnEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
+        self.own = None if model.per_layer is None else PerLayerEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[WeightTarget]:
         names = self.model.names
         if len(self.table):
-            yield Place(f"{names.embedding}.weight", self.table, self.tied)
+            yield WeightTarget(f"{names.embedding}.weight", self.table, self.tied)
         yield from norm_places(names.embed_norm, self.model.embed_norm, self.norm)
-        if isinstance(self.model.positions, Learned) and self.positions is not None:
-            yield Place(f"{names.positions}.weight", self.positions)
+        if isinstance(self.model.positions, LearnedPositions) and self.positions is not None:
+            yield WeightTarget(f"{names.positions}.weight", self.positions)
         if self.project is not None:
             yield from weight_of(names.project_in, self.project)
         if self.own is not None:
@@ -87,7 +87,7 @@ class Embedding:
         x = self.table.index_select(0, ids)
         return self.placed(x if self.scale == 1 else x.mul_(self.scale), positions)
 
-    def changed(self, x: Tensor, batch: Batch) -> Tensor:
+    def changed(self, x: Tensor, batch: StepBatch) -> Tensor:
         """Rows x of the table, scaled, of a batch's tokens, as who stands around it has them."""
         return x
 
@@ -101,10 +101,10 @@ class Embedding:
         return normed(self.norm, x)
 
 
-def position_table(part: Learned | Sines, hidden: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def position_table(part: LearnedPositions | SinusoidalPositions, hidden: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[count + offset, hidden], to be loaded into or computed."""
     rows = part.count + part.offset
-    if isinstance(part, Learned) or device.type == "meta":
+    if isinstance(part, LearnedPositions) or device.type == "meta":
         return torch.empty(rows, hidden, dtype=dtype, device=device)
     half = hidden // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device=device) * (-math.log(1e4) / (half - 1)))
@@ -112,10 +112,10 @@ def position_table(part: Learned | Sines, hidden: int, dtype: torch.dtype, devic
     return torch.cat((angles.sin(), angles.cos()), 1).to(dtype)
 
 
-class OwnEmbeddings:
+class PerLayerEmbeddings:
     """Each layer's own embeddings of a token (Gemma 4): a table's row beside a projection of the hidden state."""
 
-    def __init__(self, part: PerLayer, layers: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: PerLayerEmbeddingsSpec, layers: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self._layers = part, layers
         self.table = torch.empty(part.vocab_size, layers * part.width, dtype=dtype, device=device)
         self.project = matrix(layers * part.width, hidden, False, False, dtype, device)
@@ -125,8 +125,8 @@ class OwnEmbeddings:
         assert norm is not None
         self.norm = norm
 
-    def places(self) -> Iterator[Place]:
-        yield Place("model.embed_tokens_per_layer.weight", self.table)
+    def places(self) -> Iterator[WeightTarget]:
+        yield WeightTarget("model.embed_tokens_per_layer.weight", self.table)
         yield from weight_of("model.per_layer_model_projection", self.project)
         yield from norm_places("model.per_layer_projection_norm", self.part.norm, self.norm)
 
@@ -138,10 +138,10 @@ class OwnEmbeddings:
         return ((projected + looked_up) * 2.0**-0.5).unbind(1)
 
 
-class Head:
+class OutputHead:
     """Hidden states, normed, to logits. `product` [vocabulary, hidden]; tied, it is the embedding's table. Of a stage before the last one it has no rows."""
 
-    def __init__(self, model: Model, embedding: Embedding, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, model: ModelSpec, embedding: TokenEmbedding, dtype: torch.dtype, device: torch.device) -> None:
         self.model, width, ends = model, model.embed_size or model.hidden_size, model.stage.ends
         self.norm = norm_for(model.norm if ends else None, model.hidden_size, device)
         self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size and ends else None
@@ -152,7 +152,7 @@ class Head:
         if not (model.tied and ends):
             self.product = Linear.empty(len(rows), width, model.head_bias and ends, dtype, device)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[WeightTarget]:
         names = self.model.names
         if not self.model.stage.ends:
             return
@@ -160,7 +160,7 @@ class Head:
         if self.project is not None:
             yield from weight_of(names.project_out, self.project)
         if not self.model.tied:
-            yield Place(f"{names.head}.weight", self.product.weight, self.product)
+            yield WeightTarget(f"{names.head}.weight", self.product.weight, self.product)
         yield from bias_of(names.head, self.product, 0, len(self.model.head_tokens))
 
     def seal(self, small: bool, transform: Transform | None) -> None:
@@ -179,7 +179,7 @@ class Head:
         elif transform is not None:
             self.product = transform("head", self.product)
         if not small:
-            BlockedLinear.lay_together([self.product])
+            BlockedLinear.store_together([self.product])
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
@@ -214,7 +214,7 @@ class Head:
         return logits
 
 
-def known_ids(batch: Batch) -> Tensor:
+def known_ids(batch: StepBatch) -> Tensor:
     """The batch's tokens, those that only the device knows looked up there."""
     ids = batch.token_ids
     if batch.device is None:

@@ -8,20 +8,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..layers import cpu
-from .expert_memory import allocate_together, lay_alike
-from .expert_spread import Spread
-from .expert_words import ExpertWords
-from .feedforward import GatedPart, PlainPart, network_for
-from .host_experts import HostExperts
-from .names import Names
-from .over_ranks import Sums
-from .places import Place, exact, matrix, weight_of
-from .routing import routed, sigmoid
-from .spec import Experts
+from ...layers import cpu_kernels
+from .stacked_experts import allocate_together, store_alike
+from ..placement.expert_parallel_plan import ExpertParallelPlan
+from ..cpu.cpu_expert_structs import ExpertsStruct
+from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
+from ..gpu.offloaded_experts import OffloadedExperts
+from ..spec.tensor_names import TensorNames
+from .tensor_parallel_linear import TensorParallelGroup
+from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
+from .reference_routing import routed, sigmoid
+from ..spec.model_spec import ExpertsSpec
 
 
-class ExpertsPart:
+class ReferenceExperts:
     """`inner` gives what the network adds; nothing stands behind it.
 
     router: float32 [count, hidden].  experts: a network each; on a GPU their matrices lie side by side, on a CPU each has memory of its own.
@@ -34,7 +34,7 @@ class ExpertsPart:
 
     down = None
 
-    def __init__(self, part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: ExpertsSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self._names, self.hidden, self.dtype, self.device = part, names.experts, hidden, dtype, device
         self.router = matrix(part.count, hidden, part.router.bias, False, torch.float32, device)
         corrected = part.router.correction
@@ -42,24 +42,24 @@ class ExpertsPart:
         self.experts = _experts(part, names, part.latent or hidden, dtype, device)
         self.narrow = matrix(part.latent, hidden, part.latent_bias, False, dtype, device) if part.latent else None
         self.widen = matrix(hidden, part.latent, part.latent_bias, False, dtype, device) if part.latent else None
-        self.shared = None if part.shared is None else network_for(part.shared, names_of_shared(names), hidden, dtype, device)
+        self.shared = None if part.shared is None else network_for(part.shared, shared_expert_names(names), hidden, dtype, device)
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
-        self.compiled: ExpertWords | None = None
-        self.host: HostExperts | None = None
-        self.ranks: Sums | None = None
-        self.spread = None if part.held is None else Spread(part.held, part.count, device)
+        self.compiled: ExpertsStruct | None = None
+        self.host: OffloadedExperts | None = None
+        self.ranks: TensorParallelGroup | None = None
+        self.spread = None if part.held is None else ExpertParallelPlan(part.held, part.count, device)
 
     @property
     def widest(self) -> int:
         """Numbers that a token has between the products."""
         return self.part.top_k * (self.part.expert.inner + self.hidden)
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         names = self._names
         yield from exact(prefix + names.router, self.router)
         if self.correction is not None:
-            yield Place(prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction)
+            yield WeightTarget(prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction)
         for network in self.networks():
             yield from network.places(prefix)
         if self.switch is not None:
@@ -85,10 +85,10 @@ class ExpertsPart:
             self.counts = torch.zeros(self.part.count, dtype=torch.int64, device=self.device)
         if self.device.type == "cuda":
             for name in (self.experts[0].into, "down"):
-                lay_alike([getattr(expert, name) for expert in self.experts])
-        self.compiled = ExpertWords.of(self)
+                store_alike([getattr(expert, name) for expert in self.experts])
+        self.compiled = ExpertsStruct.of(self)
 
-    def lie(self, held: Sequence[Sequence[int]]) -> None:
+    def hold_experts(self, held: Sequence[Sequence[int]]) -> None:
         """From now on ranks hold these experts, each in the order of its places. Those that are here have their weights already."""
         assert self.spread is not None
         self.spread.place(held)
@@ -110,7 +110,7 @@ class ExpertsPart:
 
     def here(self, x: Tensor) -> Tensor:
         """This rank's part of what `inner` gives."""
-        if self.compiled is not None and cpu.kernels is not None:
+        if self.compiled is not None and cpu_kernels.kernels is not None:
             return self.compiled(x)
         return self.by_torch(x)
 
@@ -124,11 +124,11 @@ class ExpertsPart:
             y += self._every(x, self.shared)
         return y.to(x.dtype)
 
-    def _every(self, x: Tensor, shared: GatedPart | PlainPart) -> Tensor:
+    def _every(self, x: Tensor, shared: ReferenceGatedFFN | ReferencePlainFFN) -> Tensor:
         every = shared.output(x)
         return every if self.switch is None else every * sigmoid(self.switch(x.float()))
 
-    def _in_order(self, x: Tensor, ranks: Sums) -> Tensor:
+    def _in_order(self, x: Tensor, ranks: TensorParallelGroup) -> Tensor:
         """The same whose bits do not tell where experts lie: of what a choice gives one rank has all, and the sum of it over ranks is exact."""
         chosen, weights = self.routed(x)
         y = _added(ranks.summed(self.given(x if self.narrow is None else self.narrow(x), chosen, weights)))
@@ -165,7 +165,7 @@ class ExpertsPart:
         each = each.view(*chosen.shape, -1).float()
         return each if self.part.weighs_input else each.mul_(weights[:, :, None])
 
-    def networks(self) -> Iterator[GatedPart | PlainPart]:
+    def networks(self) -> Iterator[ReferenceGatedFFN | ReferencePlainFFN]:
         yield from self.experts
         if self.shared is not None:
             yield self.shared
@@ -179,24 +179,24 @@ def _added(each: Tensor) -> Tensor:
     return y
 
 
-def _experts(part: Experts, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> list[GatedPart | PlainPart]:
+def _experts(part: ExpertsSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> list[ReferenceGatedFFN | ReferencePlainFFN]:
     beside = device.type == "cuda"
     first = torch.device("meta") if beside else device
-    experts = [network_for(part.expert, names_of_expert(names, index), hidden, dtype, first) for index in part.here]
+    experts = [network_for(part.expert, expert_names(names, index), hidden, dtype, first) for index in part.here]
     if beside:
         for name in (experts[0].into, "down"):
             allocate_together([getattr(expert, name) for expert in experts], device)
     return experts
 
 
-def names_of_expert(names: Names, index: int) -> Names:
+def expert_names(names: TensorNames, index: int) -> TensorNames:
     own = names.experts
     both = None if own.gate_up is None else replace(own.gate_up, name=own.gate_up.name.format(index))
-    return Names(
+    return TensorNames(
         gate=own.gate.format(index), up=own.up.format(index), gate_up=both, down=own.down.format(index), transposed=own.transposed
     )
 
 
-def names_of_shared(names: Names) -> Names:
+def shared_expert_names(names: TensorNames) -> TensorNames:
     own = names.experts
-    return Names(gate=own.shared_gate, up=own.shared_up, gate_up=own.shared_gate_up, down=own.shared_down, transposed=names.transposed)
+    return TensorNames(gate=own.shared_gate, up=own.shared_up, gate_up=own.shared_gate_up, down=own.shared_down, transposed=names.transposed)

@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.activation import activated, gated, xielu
-from .names import Names
-from .places import Place, bias_of, matrix, weight_of
-from .spec import Gated, Plain
+from ...layers.activation_functions import activated, gated, xielu
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
+from ..spec.model_spec import GatedFFNSpec, PlainFFNSpec
 
 
-class GatedPart:
+class ReferenceGatedFFN:
     """down(activation(gate) * up), gate above up in `gate_up` [2 inner, hidden]."""
 
     into = "gate_up"
 
-    def __init__(self, part: Gated, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: GatedFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self._names = part, names
         self.gate_up = matrix(2 * part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
@@ -30,13 +30,13 @@ class GatedPart:
         """Numbers that a token has between the products."""
         return self.part.inner
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         names, inner = self._names, self.part.inner
         if names.gate_up is not None:
             yield from weight_of(prefix + names.gate_up.name, self.gate_up)
         else:
             for name, start in ((names.gate, 0), (names.up, inner)):
-                yield Place(f"{prefix}{name}.weight", self.gate_up.weight[start : start + inner], self.gate_up, start)
+                yield WeightTarget(f"{prefix}{name}.weight", self.gate_up.weight[start : start + inner], self.gate_up, start)
                 yield from bias_of(prefix + name, self.gate_up, start, start + inner)
         yield from weight_of(prefix + names.down, self.down)
 
@@ -74,12 +74,12 @@ class GatedPart:
         return self.down(self.inner(x))
 
 
-class PlainPart:
+class ReferencePlainFFN:
     """down(activation(up))."""
 
     into = "up"
 
-    def __init__(self, part: Plain, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: PlainFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self._names = part, names
         self.up = matrix(part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
@@ -90,13 +90,13 @@ class PlainPart:
         """Numbers that a token has between the products."""
         return self.part.inner
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         yield from weight_of(prefix + self._names.up, self.up)
         yield from weight_of(prefix + self._names.down, self.down)
         if self._learned is not None:
             for name, number in zip(("alpha_p", "alpha_n", "beta", "eps"), self._learned, strict=True):
                 target = number if name.startswith("alpha") else number.view(())
-                yield Place(f"{prefix}{self._names.activation}.{name}", target)
+                yield WeightTarget(f"{prefix}{self._names.activation}.{name}", target)
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
@@ -118,5 +118,5 @@ class PlainPart:
         return self.down(self.inner(x))
 
 
-def network_for(part: Gated | Plain, names: Names, hidden: int, dtype: torch.dtype, device: torch.device) -> GatedPart | PlainPart:
-    return (GatedPart if isinstance(part, Gated) else PlainPart)(part, names, hidden, dtype, device)  # type: ignore[arg-type]
+def network_for(part: GatedFFNSpec | PlainFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> ReferenceGatedFFN | ReferencePlainFFN:
+    return (ReferenceGatedFFN if isinstance(part, GatedFFNSpec) else ReferencePlainFFN)(part, names, hidden, dtype, device)  # type: ignore[arg-type]

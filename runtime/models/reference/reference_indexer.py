@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.chosen import Chosen
-from ..layers.linear import Linear
-from ..layers.rotary import rotate
-from .latent_spec import Indexer
-from .mixer import Step
-from .names import Names
-from .places import Place, exact, matrix, norm_for, norm_places, weight_of
+from ...attention.topk_attention import TopKSelection
+from ...layers.linear_layers import Linear
+from ...layers.rotary_embedding import rotate
+from ..spec.latent_attention_spec import IndexerSpec
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
 
 
-class IndexerPart:
+class ReferenceIndexer:
     """`queries` gives all heads' queries of the queries' latent, `keys` the key of a token, `shares` how much each head counts."""
 
-    def __init__(self, part: Indexer, names: Names, hidden: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: IndexerSpec, names: TensorNames, hidden: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
         """rank: of the queries' latent."""
         self.part, self._begin = part, names.latent.index
         self.queries = matrix(part.heads * part.dim, rank, False, False, dtype, device)
@@ -30,7 +30,7 @@ class IndexerPart:
         assert norm is not None
         self.norm = norm
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         begin = prefix + self._begin
         yield from weight_of(f"{begin}wq_b", self.queries)
         yield from weight_of(f"{begin}wk", self.keys)
@@ -60,7 +60,7 @@ class IndexerPart:
         order = self.part.rope.order
         return None if order is None else np.array(order)
 
-    def choose(self, x: Tensor, latent: Tensor, step: Step, layer: int) -> Chosen | None:
+    def choose(self, x: Tensor, latent: Tensor, step: ReferenceStep, layer: int) -> TopKSelection | None:
         """Stores the tokens' keys. x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all is attended to."""
         batch, angles = step.batch, step.angles[self.part.rope]
         step.attention.store_index(rotate(self.norm(self.keys(x))[:, None], angles)[:, 0], layer, batch)

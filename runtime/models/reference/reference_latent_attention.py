@@ -15,24 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..attention.chosen import Chosen
-from ..layers import cpu
-from ..layers.headwise import Headwise
-from ..layers.linear import Linear
-from ..layers.norm import HeadNorm, RMSNorm
-from ..layers.rotary import Angles, rotate
-from .attention import temperatures
-from .indexer import IndexerPart
-from .latent_spec import Latent
-from .mixer import Step
-from .names import Names
-from .over_ranks import taken
-from .places import Place, matrix, norm_for, weight_of
+from ...attention.topk_attention import TopKSelection
+from ...layers import cpu_kernels
+from ...layers.headwise_matmul import HeadwiseMatmul
+from ...layers.linear_layers import Linear
+from ...layers.norm_layers import PerHeadNorm, RMSNorm
+from ...layers.rotary_embedding import RotaryAngles, rotate
+from .reference_attention import temperatures
+from .reference_indexer import ReferenceIndexer
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from .tensor_parallel_linear import precomputed
+from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
 
 FRESH = 1024  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
 
 
-class LatentPart:
+class ReferenceLatentAttention:
     """`query` gives all heads' own numbers and then all that turn, `latent` a token's row; `output` takes the heads' values.
 
     query_down: to the queries' latent, where they have one.  up: as it is loaded, of each head what makes keys and then what makes
@@ -41,7 +41,7 @@ class LatentPart:
 
     capturable = True
 
-    def __init__(self, part: Latent, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: LatentAttentionSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         made = dtype, device
         few = part.query_rank
@@ -54,18 +54,18 @@ class LatentPart:
         self.up = [torch.empty(shape, dtype=dtype, device=device) for shape in _ups(part, names)]
         self.output = matrix(hidden, part.heads * part.value_dim, part.out_bias, False, *made)
         own = part.own_indexer
-        self.indexer = None if own is None else IndexerPart(own, names, hidden, few or hidden, *made)
+        self.indexer = None if own is None else ReferenceIndexer(own, names, hidden, few or hidden, *made)
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         names, own = self._names, self._names.latent
         if self.query_down is not None and self.query_norm is not None:
             yield from weight_of(prefix + own.query_down, self.query_down)
-            yield Place(f"{prefix}{own.query_norm}.weight", self.query_norm.weight)
+            yield WeightTarget(f"{prefix}{own.query_norm}.weight", self.query_norm.weight)
         yield from weight_of(prefix + (names.q if self.query_down is None else own.query_up), self.query)
         yield from weight_of(prefix + own.down, self.latent)
-        yield Place(f"{prefix}{own.norm}.weight", self.norm.weight)
+        yield WeightTarget(f"{prefix}{own.norm}.weight", self.norm.weight)
         for name, tensor in zip(own.halves or (own.up,), self.up, strict=False):
-            yield Place(f"{prefix}{name}.weight", tensor)
+            yield WeightTarget(f"{prefix}{name}.weight", tensor)
         yield from weight_of(prefix + names.output, self.output)
         if self.indexer is not None:
             yield from self.indexer.places(prefix)
@@ -91,8 +91,8 @@ class LatentPart:
             if sealed is not None:
                 sealed.seal()
         keys, values = _by_head(self.part, self.up)
-        self.absorb, self.expand, self.up = Headwise(keys), Headwise(values.transpose(1, 2)), []
-        self._by_head = HeadNorm(self.norm.weight[None], self.norm.eps)
+        self.absorb, self.expand, self.up = HeadwiseMatmul(keys), HeadwiseMatmul(values.transpose(1, 2)), []
+        self._by_head = PerHeadNorm(self.norm.weight[None], self.norm.eps)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
@@ -104,7 +104,7 @@ class LatentPart:
         if self.indexer is not None:
             yield from self.indexer.orders()
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written.
 
         With a share of the rows what `output` gives of it, 0 in the others: [T, hidden].
@@ -116,11 +116,11 @@ class LatentPart:
             return self._mixed(x, row, step)
         if own.batch is None:
             return torch.zeros_like(x)
-        angles = {rope: Angles(*(part[own.rows] for part in each)) for rope, each in step.angles.items()}
-        mixed = self._mixed(x[own.rows], row[own.rows], Step(own.batch, step.attention, angles))
-        return taken(self.output).of_rows(mixed, own.rows, len(x))
+        angles = {rope: RotaryAngles(*(part[own.rows] for part in each)) for rope, each in step.angles.items()}
+        mixed = self._mixed(x[own.rows], row[own.rows], ReferenceStep(own.batch, step.attention, angles))
+        return precomputed(self.output).of_rows(mixed, own.rows, len(x))
 
-    def _mixed(self, x: Tensor, row: Tensor, step: Step) -> Tensor:
+    def _mixed(self, x: Tensor, row: Tensor, step: ReferenceStep) -> Tensor:
         """What queries of x mix, whose rows are stored."""
         latent = self._query_latent(x)
         own, turned = self._queries(latent, step)
@@ -130,7 +130,7 @@ class LatentPart:
         q = torch.cat((self.absorb(own), turned), 2)
         if chosen is None:
             return self.expand(step.attention.attend(q, row, row[..., : self.part.rank], self.index, step.batch)).flatten(1)
-        return self.expand(step.attention.attend_chosen(q, chosen, self.index, step.batch)).flatten(1)
+        return self.expand(step.attention.attend_topk(q, chosen, self.index, step.batch)).flatten(1)
 
     def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:
         """Of sequences that begin here, each over itself alone. q: [T, heads, dim + turned].  rows: [T, rank + turned]"""
@@ -144,23 +144,23 @@ class LatentPart:
             parts.append(F.scaled_dot_product_attention(own, k, v, is_causal=True, scale=part.scale))
         return torch.cat(parts, 2)[0, ..., : part.value_dim].transpose(0, 1).flatten(1)
 
-    def _row(self, x: Tensor, step: Step) -> Tensor:
+    def _row(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """[T, 1, rank + turned]"""
         latent, turned = self.latent(x)[:, None].split_with_sizes((self.part.rank, self.part.turned), 2)
         return torch.cat((self._by_head(latent), self._turned(turned, step)), 2)
 
-    def _chosen(self, x: Tensor, latent: Tensor, step: Step) -> Chosen | None:
+    def _chosen(self, x: Tensor, latent: Tensor, step: ReferenceStep) -> TopKSelection | None:
         """What the step's queries attend to; None: all that there is."""
         if self.indexer is not None:
             step.batch.chosen = self.indexer.choose(x, latent, step, self.index)
-        found: Chosen | None = None if self.part.indexer is None else step.batch.chosen
+        found: TopKSelection | None = None if self.part.indexer is None else step.batch.chosen
         return found
 
     def _query_latent(self, x: Tensor) -> Tensor:
         """x itself where queries have none."""
         return x if self.query_down is None or self.query_norm is None else self.query_norm(self.query_down(x))
 
-    def _queries(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def _queries(self, x: Tensor, step: ReferenceStep) -> tuple[Tensor, Tensor]:
         """Of their latent what latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
         part = self.part
         own, turned = self.query(x).split_with_sizes((part.heads * part.dim, part.heads * part.turned), 1)
@@ -170,24 +170,24 @@ class LatentPart:
         factors = temperatures(part.temperature, step.batch.positions)[:, None, None].to(x.dtype)
         return own * factors, turned * factors
 
-    def _turned(self, heads: Tensor, step: Step) -> Tensor:
+    def _turned(self, heads: Tensor, step: ReferenceStep) -> Tensor:
         return heads if self.part.rope is None else rotate(heads, step.angles[self.part.rope])
 
 
-def is_fresh(step: Step, x: Tensor) -> bool:
+def is_fresh(step: ReferenceStep, x: Tensor) -> bool:
     """Whether the step has nothing but long sequences at their beginning, which may be summed up in any order, in rows as they are stored."""
-    batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu.most_numbers != math.inf
+    batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu_kernels.most_numbers != math.inf
     return x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens
 
 
-def _ups(part: Latent, names: Names) -> tuple[tuple[int, int], ...]:
+def _ups(part: LatentAttentionSpec, names: TensorNames) -> tuple[tuple[int, int], ...]:
     """Shapes of what leads from latents to keys and values, as the files have it."""
     if names.latent.halves is None:
         return ((part.heads * (part.dim + part.value_dim), part.rank),)
     return (part.heads * part.rank, part.dim), (part.heads * part.value_dim, part.rank)
 
 
-def _by_head(part: Latent, up: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _by_head(part: LatentAttentionSpec, up: list[Tensor]) -> tuple[Tensor, Tensor]:
     """What makes keys [heads, dim, rank], and what makes values [heads, value_dim, rank]."""
     if len(up) == 2:
         return up[0].view(part.heads, part.rank, part.dim).transpose(1, 2), up[1].view(part.heads, part.value_dim, part.rank)

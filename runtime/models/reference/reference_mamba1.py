@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..layers.recurrent import Ragged, SelectiveScan
-from .mixer import Step
-from .names import Names
-from .places import Place, exact, matrix, norm_for, norm_places, weight_of
-from .recurrence import Convolution, carried, gated, rates, scanned, stored_rate
-from .recurrent_spec import Mamba1
+from ...layers.linear_layers import Linear
+from ...layers.recurrent import RaggedSequences, SelectiveScan
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
+from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
+from ..spec.recurrent_spec import Mamba1Spec
 
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
-class Mamba1Part:
+class ReferenceMamba1:
     """`input` gives x and gate; of the convolved x `select` gives what leads to time steps, B and C, and `steps` the time steps of all channels.
 
     rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], what of x goes past the states.
@@ -27,25 +27,25 @@ class Mamba1Part:
 
     capturable = True
 
-    def __init__(self, part: Mamba1, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: Mamba1Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         self._sizes = (part.rank, part.size, part.size)
         self.input = matrix(2 * part.inner, hidden, part.bias, False, dtype, device)
         self.select = matrix(sum(self._sizes), part.inner, False, False, dtype, device)
         self.steps = matrix(part.inner, part.rank, True, False, dtype, device)
         self.output = matrix(hidden, part.inner, part.bias, False, dtype, device)
-        self.convolution = Convolution(part.inner, part.width, part.conv_bias, part.activation, device)
+        self.convolution = ReferenceConvolution(part.inner, part.width, part.conv_bias, part.activation, device)
         self.rate = torch.zeros(part.inner, part.size, dtype=torch.float32, device=device)
         self.skip = torch.zeros(part.inner, dtype=torch.float32, device=device)
         self.norms = [norm_for(part.norm, size, device) for size in self._sizes]
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         begin = prefix + self._names.mamba
         for name, product in (("in_proj", self.input), ("x_proj", self.select), ("out_proj", self.output)):
             yield from weight_of(begin + name, product)
         yield from exact(f"{begin}dt_proj", self.steps)
         yield from self.convolution.places(f"{begin}conv1d")
-        yield from (Place(f"{begin}A_log", self.rate), Place(f"{begin}D", self.skip))
+        yield from (WeightTarget(f"{begin}A_log", self.rate), WeightTarget(f"{begin}D", self.skip))
         for name, norm in zip(NORMS, self.norms, strict=True):
             yield from norm_places(begin + name, self.part.norm, norm)
 
@@ -69,9 +69,9 @@ class Mamba1Part:
         """Rows lie as in the files."""
         yield from ()
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the gated outputs of all channels, [T, inner]; states are left for later tokens."""
-        states, ragged = carried(step), Ragged.of(step.batch.query_lens, x.device)
+        states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)
         mixed, z = self.input(x).chunk(2, 1)
         convolved = self.convolution(mixed, windows, states, ragged)

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..layers.recurrent import LinearAttention, Ragged
-from .mixer import Step
-from .names import Names
-from .places import Place, matrix, weight_of
-from .recurrence import Convolution, carried, gated, rates, scanned, stored_rate
-from .recurrent_spec import Mamba2
+from ...layers.linear_layers import Linear
+from ...layers.recurrent import LinearAttention, RaggedSequences
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, matrix, weight_of
+from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
+from ..spec.recurrent_spec import Mamba2Spec
 
 
-class Mamba2Part:
+class ReferenceMamba2:
     """`input` gives gate, x, B, C and time steps; `output` takes the gated outputs of all heads.
 
     rate: float32 [heads], -e^A_log.  skip: float32 [heads], what of x goes past the states.  scales: of each output of `input`.
@@ -25,25 +25,25 @@ class Mamba2Part:
 
     capturable = True
 
-    def __init__(self, part: Mamba2, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: Mamba2Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         self._sizes = (part.inner, part.channels, part.heads)
         self.input = matrix(sum(self._sizes), hidden, part.bias, False, dtype, device)
         self.output = matrix(hidden, part.inner, part.out_bias, False, dtype, device)
-        self.convolution = Convolution(part.channels, part.width, part.conv_bias, part.activation, device)
+        self.convolution = ReferenceConvolution(part.channels, part.width, part.conv_bias, part.activation, device)
         self.rate, self.skip, self.bias = (torch.zeros(part.heads, dtype=torch.float32, device=device) for _ in range(3))
         self.norm = None if part.eps is None else torch.ones(part.inner, dtype=torch.float32, device=device)
         self.scales: Tensor | None = None
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         begin = prefix + self._names.mamba
         yield from weight_of(f"{begin}in_proj", self.input)
         yield from weight_of(f"{begin}out_proj", self.output)
         yield from self.convolution.places(f"{begin}conv1d")
         for name, target in (("A_log", self.rate), ("D", self.skip), ("dt_bias", self.bias)):
-            yield Place(begin + name, target)
+            yield WeightTarget(begin + name, target)
         if self.norm is not None:
-            yield Place(f"{begin}norm.weight", self.norm)
+            yield WeightTarget(f"{begin}norm.weight", self.norm)
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
@@ -66,9 +66,9 @@ class Mamba2Part:
         """Rows lie as in the files."""
         yield from ()
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the gated outputs of all heads, [T, inner]; states are left for later tokens."""
-        states, ragged = carried(step), Ragged.of(step.batch.query_lens, x.device)
+        states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)
         z, mixed, dt = self._projected(x).split_with_sizes(self._sizes, 1)
         convolved = self.convolution(mixed, windows, states, ragged)

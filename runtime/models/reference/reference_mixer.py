@@ -8,31 +8,31 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory, States
-from ..layers.linear import Linear
-from ..layers.rotary import Angles, Rope
-from ..step.batch import Batch
-from .places import Place
+from ...attention.attention_backend import AttentionBackend
+from ...cache.recurrent_state_memory import RecurrentStateMemory, StepStates
+from ...layers.linear_layers import Linear
+from ...layers.rotary_embedding import RotaryAngles, RopeParameters
+from ...step.step_batch import StepBatch
+from ..spec.weight_targets import WeightTarget
 
 
-class Step(NamedTuple):
+class ReferenceStep(NamedTuple):
     """What all layers of a step share. angles: of the step's tokens, by rotation.  states: None where no layer keeps any."""
 
-    batch: Batch
+    batch: StepBatch
     attention: AttentionBackend
-    angles: dict[Rope, Angles]
-    states: States | None = None
+    angles: dict[RopeParameters, RotaryAngles]
+    states: StepStates | None = None
 
 
-def states_of(batch: Batch, memory: StateMemory | None) -> States | None:
+def step_states(batch: StepBatch, memory: RecurrentStateMemory | None) -> StepStates | None:
     """What the layers of a step read and write of the states."""
     if memory is None or batch.state_read is None or batch.state_write is None:
         return None
-    return States(memory, batch.state_read.long(), batch.state_write.long())
+    return StepStates(memory, batch.state_read.long(), batch.state_write.long())
 
 
-class MixerPart(Protocol):
+class ReferenceMixer(Protocol):
     """A layer's mixer in torch, the law: `output` of what `attend` gives is added to the residual; None: that itself."""
 
     @property
@@ -42,7 +42,7 @@ class MixerPart(Protocol):
     @property
     def output(self) -> Linear | None: ...
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         """Where the checkpoint's tensors go; prefix: of the layer's names."""
 
     def products(self) -> Iterator[tuple[object, str]]:
@@ -57,5 +57,5 @@ class MixerPart(Protocol):
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> [T, inputs of `output`]; what later tokens need of these is written."""

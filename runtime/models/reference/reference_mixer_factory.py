@@ -8,34 +8,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from .attention import AttentionPart
-from .conv import ShortConvPart
-from .delta import DeltaPart
-from .latent import LatentPart
-from .latent_spec import Latent
-from .mamba1 import Mamba1Part
-from .mamba2 import Mamba2Part
-from .mixer import MixerPart, Step
-from .names import Names
-from .places import Place
-from .recurrent_spec import Delta, Mamba1, Mamba2
-from .sparse import SparsePart
-from .sparse_spec import Sparse
-from .spec import Attention, Beside, Mixer, ShortConv
+from ...layers.linear_layers import Linear
+from .reference_attention import ReferenceAttention
+from .reference_short_conv import ReferenceShortConv
+from .reference_delta_net import ReferenceDeltaNet
+from .reference_latent_attention import ReferenceLatentAttention
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from .reference_mamba1 import ReferenceMamba1
+from .reference_mamba2 import ReferenceMamba2
+from .reference_mixer import ReferenceMixer, ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from .reference_sparse_attention import ReferenceSparseAttention
+from ..spec.sparse_attention_spec import SparseAttentionSpec
+from ..spec.model_spec import AttentionSpec, ParallelMixersSpec, Mixer, ShortConvSpec
 
 
-class BesideMixers:
-    """Mixers beside each other; what `attend` gives is added as it is. See `Beside`."""
+class ReferenceParallelMixers:
+    """Mixers beside each other; what `attend` gives is added as it is. See `ParallelMixersSpec`."""
 
     output = None
 
-    def __init__(self, part: Beside, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: ParallelMixersSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index = part, index
         self.mixers = [mixer_for(each, names, index, hidden, dtype, device) for each in part.mixers]
         self.capturable = all(mixer.capturable for mixer in self.mixers)
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         for mixer in self.mixers:
             yield from mixer.places(prefix)
 
@@ -55,7 +55,7 @@ class BesideMixers:
         for mixer in self.mixers:
             yield from mixer.orders()
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """[T, hidden] -> [T, hidden]"""
         y = torch.zeros_like(x)
         for mixer, taken, scale in zip(self.mixers, self.part.inputs, self.part.scales, strict=True):
@@ -64,10 +64,10 @@ class BesideMixers:
         return y
 
 
-PARTS: dict[type, Callable[..., MixerPart]] = {
-    Attention: AttentionPart, Latent: LatentPart, Sparse: SparsePart, ShortConv: ShortConvPart, Delta: DeltaPart, Mamba1: Mamba1Part, Mamba2: Mamba2Part, Beside: BesideMixers,
+PARTS: dict[type, Callable[..., ReferenceMixer]] = {
+    AttentionSpec: ReferenceAttention, LatentAttentionSpec: ReferenceLatentAttention, SparseAttentionSpec: ReferenceSparseAttention, ShortConvSpec: ReferenceShortConv, DeltaNetSpec: ReferenceDeltaNet, Mamba1Spec: ReferenceMamba1, Mamba2Spec: ReferenceMamba2, ParallelMixersSpec: ReferenceParallelMixers,
 }  # fmt: skip
 
 
-def mixer_for(part: Mixer, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> MixerPart:
+def mixer_for(part: Mixer, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> ReferenceMixer:
     return PARTS[type(part)](part, names, index, hidden, dtype, device)

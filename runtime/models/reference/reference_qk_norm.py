@@ -8,23 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers import cpu
-from ..layers import norm as norms
-from .places import Place
-from .spec import HeadNorm
+from ...layers import cpu_kernels
+from ...layers import norm_layers as norms
+from ..spec.weight_targets import WeightTarget
+from ..spec.model_spec import QkNormSpec
 
 
-class HeadNorms:
+class ReferenceQkNorm:
     """Norm of heads x [T, query heads then key heads, dim]; may write into x.
 
     Load `queries` and `keys`, then call `seal`. each_head: what norms head by head; None where all are normed at once.
     """
 
-    def __init__(self, part: HeadNorm, queries: int, keys: int, dim: int, device: torch.device) -> None:
+    def __init__(self, part: QkNormSpec, queries: int, keys: int, dim: int, device: torch.device) -> None:
         self.part, self.after, self._counts, self._dim = part, part.after, (queries, keys), dim
         self.queries, self.keys = (torch.ones(self._shape(count), dtype=torch.float32, device=device) for count in (queries, keys))
         self.biases = [torch.zeros_like(weight) for weight in (self.queries, self.keys)] if part.norm.bias else []
-        self.each_head: norms.HeadNorm | None = None
+        self.each_head: norms.PerHeadNorm | None = None
 
     @property
     def eps(self) -> float:
@@ -33,27 +33,27 @@ class HeadNorms:
     def _shape(self, count: int) -> tuple[int, ...]:
         return {"head": (self._dim,), "each": (count, self._dim), "all": (count * self._dim,)}[self.part.over]
 
-    def places(self, q_name: str, k_name: str) -> Iterator[Place]:
+    def places(self, q_name: str, k_name: str) -> Iterator[WeightTarget]:
         """A name with {} in it stands for a tensor of each head."""
         if self.part.norm.weight:
             yield from self._places(".weight", q_name, k_name, self.queries, self.keys)
         if self.biases:
             yield from self._places(".bias", q_name, k_name, *self.biases)
 
-    def _places(self, ending: str, q_name: str, k_name: str, *tensors: Tensor) -> Iterator[Place]:
+    def _places(self, ending: str, q_name: str, k_name: str, *tensors: Tensor) -> Iterator[WeightTarget]:
         for name, tensor, count in zip((q_name, k_name), tensors, self._counts, strict=True):
             if "{}" in name:
-                yield from (Place(name.format(head) + ending, tensor[head]) for head in range(count))
+                yield from (WeightTarget(name.format(head) + ending, tensor[head]) for head in range(count))
             elif count:
-                yield Place(name + ending, tensor)
+                yield WeightTarget(name + ending, tensor)
 
     def seal(self, order: list[int] | None) -> None:
-        """order: in which the numbers of a head lie, see `Rope.order`."""
+        """order: in which the numbers of a head lie, see `RopeParameters.order`."""
         self.weight = (self._sealed([self.queries, self.keys], order) + self.part.norm.offset).contiguous()
         self.bias = self._sealed(self.biases, order).contiguous() if self.biases else None
         if self.part.over != "all":
-            self.each_head = norms.HeadNorm(self.weight, self.eps, self.part.norm.kind, self.bias)
-        self._whole = [norms.HeadNorm(w.view(1, -1), self.eps, self.part.norm.kind, b) for w, b in self._parts() if len(w)]
+            self.each_head = norms.PerHeadNorm(self.weight, self.eps, self.part.norm.kind, self.bias)
+        self._whole = [norms.PerHeadNorm(w.view(1, -1), self.eps, self.part.norm.kind, b) for w, b in self._parts() if len(w)]
 
     def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias of the queries' heads, and of the keys'."""
@@ -76,5 +76,5 @@ class HeadNorms:
 
     def words(self) -> tuple[np.ndarray, np.ndarray]:
         """The struct Norm for queries and for keys, once sealed."""
-        queries, keys = (cpu.norm_words(self.part.norm.kind, *part, self.eps) for part in self._parts())
+        queries, keys = (cpu_kernels.norm_struct(self.part.norm.kind, *part, self.eps) for part in self._parts())
         return queries, keys

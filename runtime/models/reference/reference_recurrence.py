@@ -14,18 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache.states import States
-from ..layers.activation import ACTIVATIONS
-from ..layers.recurrent import LinearAttention, Ragged, SelectiveScan, causal_convolution, compiled
-from .mixer import Step
-from .places import Place
-from .spec import Activation
+from ...cache.recurrent_state_memory import StepStates
+from ...layers.activation_functions import ACTIVATIONS
+from ...layers.recurrent import (
+    LinearAttention,
+    RaggedSequences,
+    SelectiveScan,
+    causal_convolution,
+    cpu_recurrent_kernels,
+)
+from .reference_mixer import ReferenceStep
+from ..spec.weight_targets import WeightTarget
+from ..spec.model_spec import Activation
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 NO_LIMITS = (0.0, math.inf)
 
 
-class Convolution:
+class ReferenceConvolution:
     """A causal convolution of each channel by itself, maybe with an activation behind.
 
     Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32 [channels].
@@ -35,12 +41,12 @@ class Convolution:
         self.loaded = torch.empty(channels, 1, width, dtype=torch.float32, device=device)
         self.bias = torch.empty(channels, dtype=torch.float32, device=device) if bias else None
         self.activation = activation
-        self._compiled = compiled.convolves(width, activation)
+        self._compiled = cpu_recurrent_kernels.supports_convolution(width, activation)
 
-    def places(self, name: str) -> Iterator[Place]:
-        yield Place(f"{name}.weight", self.loaded)
+    def places(self, name: str) -> Iterator[WeightTarget]:
+        yield WeightTarget(f"{name}.weight", self.loaded)
         if self.bias is not None:
-            yield Place(f"{name}.bias", self.bias)
+            yield WeightTarget(f"{name}.bias", self.bias)
 
     def seal(self) -> None:
         self.weight = self.loaded[:, 0].t().contiguous()
@@ -51,29 +57,29 @@ class Convolution:
         if self.bias is not None:
             yield self.bias
 
-    def __call__(self, x: Tensor, memory: Tensor, states: States, ragged: Ragged) -> Tensor:
+    def __call__(self, x: Tensor, memory: Tensor, states: StepStates, ragged: RaggedSequences) -> Tensor:
         """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the last inputs of sequences."""
-        if self._compiled and compiled.takes(x):
-            return compiled.convolve(x, self.weight, self.bias, self.activation, memory, states.read, states.write, ragged)
+        if self._compiled and cpu_recurrent_kernels.takes(x):
+            return cpu_recurrent_kernels.convolve(x, self.weight, self.bias, self.activation, memory, states.read, states.write, ragged)
         y, left = causal_convolution(x, self.weight, self.bias, memory.index_select(0, states.read), ragged)
         memory.index_copy_(0, states.write, left)
         return y if self.activation is None else ACTIVATIONS[self.activation](y)
 
 
-def carried(step: Step) -> States:
+def carried(step: ReferenceStep) -> StepStates:
     """The states of a step whose model has some."""
     assert step.states is not None
     return step.states
 
 
-def scanned(said: LinearAttention | SelectiveScan, memory: Tensor, states: States, ragged: Ragged) -> Tensor:
+def scanned(said: LinearAttention | SelectiveScan, memory: Tensor, states: StepStates, ragged: RaggedSequences) -> Tensor:
     """What the tokens of a step give, float32; memory [slots, ...] has the states of sequences, float32."""
     read, write = states.read, states.write
-    if compiled.takes_state(memory):
-        by_kernel = compiled.select if isinstance(said, SelectiveScan) else compiled.advance
+    if cpu_recurrent_kernels.supports_state(memory):
+        by_kernel = cpu_recurrent_kernels.select if isinstance(said, SelectiveScan) else cpu_recurrent_kernels.advance
         return by_kernel(said, memory, read, write, ragged)  # type: ignore[arg-type]
     if memory.is_cuda and HAS_TRITON:
-        from ..kernels.recurrent import advance, select
+        from ...kernels.recurrent.recurrent_scan import advance, select
 
         if isinstance(said, SelectiveScan):
             return select(said, memory, read, write, ragged)
@@ -89,8 +95,8 @@ def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[flo
 
     bias: float32 [heads * each].  rate: float32 [heads]; None: the steps twice.
     """
-    if compiled.takes(x):
-        return compiled.rates(x, bias, rate, limits)
+    if cpu_recurrent_kernels.takes(x):
+        return cpu_recurrent_kernels.rates(x, bias, rate, limits)
     steps = F.softplus(x.float() if bias is None else x.float() + bias).clamp(*limits)
     return steps, steps if rate is None else (steps.unflatten(1, (len(rate), -1)) * rate[:, None]).flatten(1)
 
@@ -102,7 +108,7 @@ def stored_rate(stored: Tensor, is_log: bool) -> Tensor:
 
 def sigmoid(x: Tensor, reach: float) -> Tensor:
     """x [T, n] -> reach times its sigmoid, float32."""
-    return compiled.sigmoid(x, reach) if compiled.takes(x) else x.float().sigmoid() * reach
+    return cpu_recurrent_kernels.sigmoid(x, reach) if cpu_recurrent_kernels.takes(x) else x.float().sigmoid() * reach
 
 
 def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: str = "silu", gate_first: bool = False) -> Tensor:
@@ -110,8 +116,8 @@ def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: 
 
     weight: float32 [n], for every span, or [spans * n].  eps: None: no norm.  gate_first: the norm is that of the product.
     """
-    if compiled.takes(z):
-        return compiled.gated(x, z, weight, eps, gate, gate_first)
+    if cpu_recurrent_kernels.takes(z):
+        return cpu_recurrent_kernels.gated(x, z, weight, eps, gate, gate_first)
     factor = (F.silu if gate == "silu" else torch.sigmoid)(z.float()).view(x.shape)
     if eps is None:
         return (x * factor).flatten(1).to(z.dtype)

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from .spec import Router
+from ..spec.model_spec import RouterSpec
 
 
-def routed(router: Router, top_k: int, logits: Tensor, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def routed(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """logits: float32 [T, experts].  correction: float32 [experts], where the router has one.
 
     Returns int64 [T, top_k], the better expert first, of equal ones the one of the smaller number; and float32 weights [T, top_k].
@@ -30,7 +30,7 @@ def routed(router: Router, top_k: int, logits: Tensor, correction: Tensor | None
     return chosen, weights * router.scale
 
 
-def scored(router: Router, logits: Tensor) -> Tensor:
+def scored(router: RouterSpec, logits: Tensor) -> Tensor:
     return sigmoid(logits) if router.score == "sigmoid" else logits.softmax(1)
 
 
@@ -44,7 +44,7 @@ def best(scores: Tensor, count: int) -> Tensor:
     return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
-def within_groups(router: Router, scores: Tensor) -> Tensor:
+def within_groups(router: RouterSpec, scores: Tensor) -> Tensor:
     """scores [T, experts], those outside of the best groups set to `outside`."""
     grouped = scores.unflatten(1, (router.groups, -1))
     ranked = grouped.topk(2 if router.group_score == "two" else 1, dim=2).values.sum(2)

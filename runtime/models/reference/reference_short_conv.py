@@ -8,27 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..layers.recurrent import Ragged
-from .mixer import Step
-from .names import Names
-from .places import Place, matrix, weight_of
-from .recurrence import Convolution, carried
-from .spec import ShortConv
+from ...layers.linear_layers import Linear
+from ...layers.recurrent import RaggedSequences
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, matrix, weight_of
+from .reference_recurrence import ReferenceConvolution, carried
+from ..spec.model_spec import ShortConvSpec
 
 
-class ShortConvPart:
+class ReferenceShortConv:
     """`into` gives B, C and x of all channels, [T, 3 * channels]; `output` takes C times the convolution of B times x."""
 
     capturable = True
 
-    def __init__(self, part: ShortConv, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: ShortConvSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names.conv
         self.into = matrix(3 * part.channels, hidden, part.bias, False, dtype, device)
         self.output = matrix(hidden, part.channels, part.bias, False, dtype, device)
-        self.convolution = Convolution(part.channels, part.width, part.bias, None, device)
+        self.convolution = ReferenceConvolution(part.channels, part.width, part.bias, None, device)
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         yield from weight_of(prefix + self._names.into, self.into)
         yield from weight_of(prefix + self._names.output, self.output)
         yield from self.convolution.places(prefix + self._names.kernel)
@@ -46,9 +46,9 @@ class ShortConvPart:
         """Rows lie as in the files."""
         yield from ()
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> what `output` takes, [T, channels]; the last inputs of each sequence are left as its state."""
-        states, ragged = carried(step), Ragged.of(step.batch.query_lens, x.device)
+        states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         (kept,) = states.of(self.index)
         first, last, y = self.into(x).chunk(3, dim=-1)
         return last * self.convolution(first * y, kept, states, ragged).to(x.dtype)

@@ -11,24 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.blocks import NONE, of_blocks
-from ..attention.chosen import Chosen, sequences
-from ..layers.activation import activated
-from ..layers.float8 import restore
-from ..layers.linear import Linear
-from ..layers.rotary import rotate
-from .mixer import Step
-from .names import Names
-from .places import Place, matrix, weight_of
-from .sparse_spec import Sparse
+from ...attention.block_sparse_attention import NONE, of_blocks
+from ...attention.topk_attention import TopKSelection, sequences
+from ...layers.activation_functions import activated
+from ...layers.float8_reference import restore
+from ...layers.linear_layers import Linear
+from ...layers.rotary_embedding import rotate
+from .reference_mixer import ReferenceStep
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, matrix, weight_of
+from ..spec.sparse_attention_spec import SparseAttentionSpec
 
 ROWS = 256  # queries at a time, so that their scores and what they choose stay small
 
 
-class Compressor:
+class KVBlockCompressor:
     """Makes one row of the rows of a block: a network of two layers on these, to which `places` are added. places: [length, dim]."""
 
-    def __init__(self, part: Sparse, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: SparseAttentionSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.places = part, torch.empty(part.length, part.dim, dtype=dtype, device=device)
         self.up = matrix(part.inner, part.length * part.dim, True, False, dtype, device)
         self.down = matrix(part.dim, part.inner, True, False, dtype, device)
@@ -41,26 +41,26 @@ class Compressor:
         return self.down(inner).view(len(blocks), rows.shape[1], part.dim)
 
 
-class SparsePart:
+class ReferenceSparseAttention:
     """`queries` gives those of all branches, `keys` and `values` the branches' own, `gates` a number of each branch and head."""
 
     capturable = False  # how long sequences are decides which sizes there are
 
-    def __init__(self, part: Sparse, names: Names, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, part: SparseAttentionSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.index, self._names = part, index, names
         made = False, False, dtype, device
         self.queries, self.gates = matrix(part.heads * part.dim, hidden, *made), matrix(3 * part.heads, hidden, *made)
         self.keys, self.values = (matrix(3 * part.kv_heads * part.dim, hidden, *made) for _ in "kv")
         self.output = matrix(hidden, part.heads * part.dim, *made)
-        self.key_compressor, self.value_compressor = (Compressor(part, dtype, device) for _ in "kv")
+        self.key_compressor, self.value_compressor = (KVBlockCompressor(part, dtype, device) for _ in "kv")
 
-    def places(self, prefix: str) -> Iterator[Place]:
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
         names = self._names
         for name, product in ((names.q, self.queries), (names.k, self.keys), (names.v, self.values), (names.output, self.output)):
             yield from weight_of(prefix + name, product)
         yield from weight_of(f"{prefix}self_attn.gate", self.gates)
         for name, each in (("compress_keys", self.key_compressor), ("compress_values", self.value_compressor)):
-            yield Place(f"{prefix}self_attn.{name}.places", each.places)
+            yield WeightTarget(f"{prefix}self_attn.{name}.places", each.places)
             yield from weight_of(f"{prefix}self_attn.{name}.up", each.up)
             yield from weight_of(f"{prefix}self_attn.{name}.down", each.down)
 
@@ -77,7 +77,7 @@ class SparsePart:
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         yield from ()
 
-    def attend(self, x: Tensor, step: Step) -> Tensor:
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> what each token mixes, [T, heads * dim]; keys and values are written."""
         part = self.part
         q, k, v = (product(x).unflatten(1, (-1, part.dim)) for product in (self.queries, self.keys, self.values))
@@ -91,20 +91,20 @@ class SparsePart:
             for rows in parts(0, len(x))
         ])  # fmt: skip
 
-    def _turned(self, heads: Tensor, step: Step) -> Tensor:
+    def _turned(self, heads: Tensor, step: ReferenceStep) -> Tensor:
         return heads if self.part.rope is None else rotate(heads, step.angles[self.part.rope])
 
-    def _chosen(self, q: Tensor, blocks: Tensor, rows: slice, step: Step) -> tuple[Tensor, Tensor]:
+    def _chosen(self, q: Tensor, blocks: Tensor, rows: slice, step: ReferenceStep) -> tuple[Tensor, Tensor]:
         """What queries mix of their blocks and of their window: [n, heads, dim] each. blocks: [n, kv_heads, most]."""
         part, batch = self.part, step.batch
         own, latest = of_blocks(blocks, part.block, 0, batch, rows), of_blocks(blocks[..., :0], part.block, part.window, batch, rows)
         slots = own.slots.new_zeros(len(q), 2 * part.kv_heads, max(own.slots.shape[2], latest.slots.shape[2]))
         slots[:, : part.kv_heads, : own.slots.shape[2]], slots[:, part.kv_heads :, : latest.slots.shape[2]] = own.slots, latest.slots
-        both = Chosen(slots, torch.cat((own.counts, latest.counts), 1))
-        mixed = step.attention.attend_chosen(torch.cat((q, q), 1), both, self.index, batch)
+        both = TopKSelection(slots, torch.cat((own.counts, latest.counts), 1))
+        mixed = step.attention.attend_topk(torch.cat((q, q), 1), both, self.index, batch)
         return mixed[:, : part.heads], mixed[:, part.heads :]
 
-    def _compressed(self, q: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def _compressed(self, q: Tensor, step: ReferenceStep) -> tuple[Tensor, Tensor]:
         """What queries mix of compressed blocks, [T, heads, dim], and the blocks of tokens that they choose by these, [T, kv_heads, most]."""
         part, mixed = self.part, torch.empty_like(q)
         blocks = torch.empty(len(q), part.kv_heads, part.most, dtype=torch.int64, device=q.device)
@@ -116,7 +116,7 @@ class SparsePart:
                 blocks[rows] = self._best(weights, positions, len(slots))
         return mixed, blocks
 
-    def _rows(self, slots: Tensor, step: Step, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _rows(self, slots: Tensor, step: ReferenceStep, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Compressed keys and values of a sequence: [blocks, kv_heads, dim] each, none where it is shorter than a block."""
         part, found = self.part, []
         for stored, scale, compressor in zip(

@@ -9,12 +9,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..kernels.expert_parts import PackedWeights, Weights
-from ..kernels.few_bits_packed import Packed
-from ..layers.float8 import FP8
-from ..layers.linear import Linear
-from ..quantization.deterministic import DeterministicLinear
-from ..quantization.few_bits import FewBitsLinear, FixedFewBitsLinear, Int8RowsLinear
+from ...kernels.experts.expert_inputs import PackedExpertWeights, ExpertWeights
+from ...kernels.packed.packed_weight import PackedWeight
+from ...layers.float8_reference import FP8
+from ...layers.linear_layers import Linear
+from ...quantization.deterministic_linear import DeterministicLinear
+from ...quantization.gpu_quantized_linear import (
+    GpuQuantizedLinear,
+    DeterministicGpuQuantizedLinear,
+    Int8ActivationLinear,
+)
 
 
 def allocate_together(layers: Sequence[Linear], device: torch.device) -> None:
@@ -28,16 +32,16 @@ def allocate_together(layers: Sequence[Linear], device: torch.device) -> None:
         layer.weight, layer.bias = weight, bias
 
 
-def lay_together(layers: Sequence[Linear]) -> tuple[Tensor, Tensor | None]:
+def store_together(layers: Sequence[Linear]) -> tuple[Tensor, Tensor | None]:
     """weight [layers, out, in] and bias [layers, out] of layers of one shape, which hold views of them from now on."""
-    weight = together([layer.weight for layer in layers])
-    bias = None if layers[0].bias is None else together([layer.bias for layer in layers if layer.bias is not None])
+    weight = are_contiguous([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else are_contiguous([layer.bias for layer in layers if layer.bias is not None])
     for index, layer in enumerate(layers):
         layer.weight, layer.bias = weight[index], None if bias is None else bias[index]
     return weight, bias
 
 
-def pack_together(layers: Sequence[FewBitsLinear]) -> tuple[Packed, Tensor | None]:
+def pack_together(layers: Sequence[GpuQuantizedLinear]) -> tuple[PackedWeight, Tensor | None]:
     """The same of weights in few bits, of one form: tensors with a first dimension of layers."""
     packed = [layer.packed for layer in layers]
     words, meta, outer = (_all([getattr(each, name) for each in packed]) for name in ("words", "meta", "outer"))
@@ -50,14 +54,14 @@ def pack_together(layers: Sequence[FewBitsLinear]) -> tuple[Packed, Tensor | Non
     return replace(packed[0], words=words, meta=meta, outer=outer), bias
 
 
-def stacked(layers: Sequence[Linear]) -> Weights | PackedWeights:
+def stacked_weights(layers: Sequence[Linear]) -> ExpertWeights | PackedExpertWeights:
     """The weights of sealed layers of one kind as the kernels read them."""
-    if isinstance(layers[0], FewBitsLinear):
-        return PackedWeights(*pack_together(cast("list[FewBitsLinear]", list(layers))))
-    return Weights(*lay_together(layers))
+    if isinstance(layers[0], GpuQuantizedLinear):
+        return PackedExpertWeights(*pack_together(cast("list[GpuQuantizedLinear]", list(layers))))
+    return ExpertWeights(*store_together(layers))
 
 
-def alike(layers: Sequence[FewBitsLinear]) -> bool:
+def are_alike(layers: Sequence[GpuQuantizedLinear]) -> bool:
     """Whether all have one form, so that one kernel multiplies with them."""
     forms = {
         (each.form, each.kind, each.words.shape, each.outputs, each.inputs, each.group, each.block, each.zero, each.table, each.meta is None, each.outer is None, each.dtype)
@@ -67,19 +71,19 @@ def alike(layers: Sequence[FewBitsLinear]) -> bool:
 
 
 def _all(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    return together([tensor for tensor in tensors if tensor is not None]) if tensors[0] is not None else None
+    return are_contiguous([tensor for tensor in tensors if tensor is not None]) if tensors[0] is not None else None
 
 
-def lay_alike(layers: Sequence[Linear]) -> None:
+def store_alike(layers: Sequence[Linear]) -> None:
     """Move the weights of layers of one kind together, of kinds that the GPU's kernels take."""
     kinds = {type(layer) for layer in layers}
     if kinds in ({Linear}, {DeterministicLinear}):
-        lay_together(layers)
-    elif kinds in ({FewBitsLinear}, {FixedFewBitsLinear}, {Int8RowsLinear}) and alike(found := cast("list[FewBitsLinear]", list(layers))):
+        store_together(layers)
+    elif kinds in ({GpuQuantizedLinear}, {DeterministicGpuQuantizedLinear}, {Int8ActivationLinear}) and are_alike(found := cast("list[GpuQuantizedLinear]", list(layers))):
         pack_together(found)
 
 
-def together(tensors: Sequence[Tensor]) -> Tensor:
+def are_contiguous(tensors: Sequence[Tensor]) -> Tensor:
     """Contiguous tensors of one shape as one: the memory that they have side by side, otherwise a copy."""
     first, step = tensors[0], tensors[0].nbytes
     storage = first.untyped_storage().data_ptr()
@@ -87,5 +91,5 @@ def together(tensors: Sequence[Tensor]) -> Tensor:
     if starts == [first.data_ptr() + index * step for index in range(len(tensors))]:
         return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
     if first.dtype == FP8:  # which torch does not stack
-        return together([tensor.view(torch.uint8) for tensor in tensors]).view(FP8)
+        return are_contiguous([tensor.view(torch.uint8) for tensor in tensors]).view(FP8)
     return torch.stack(list(tensors))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers.linear import Linear
+from ...layers.linear_layers import Linear
 
 if TYPE_CHECKING:
-    from ..kernels.over_ranks import Rooms
+    from ...kernels.comm.all_reduce import AllReduceBuffers
 
 
-class Sums(Protocol):
+class TensorParallelGroup(Protocol):
     """What ranks compute together. All of them call the same methods in the same order, with the same shapes."""
 
     def summed(self, x: Tensor) -> Tensor:
@@ -25,19 +25,19 @@ class Sums(Protocol):
     def joined(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x += the sum of the ranks' parts, in place; then as `kernels.norm.rms_norm` of x. On a GPU."""
 
-    def rooms(self, out: Tensor) -> Rooms | None:
+    def rooms(self, out: Tensor) -> AllReduceBuffers | None:
         """Where products of one row send their parts of the sum `out` [1, size] themselves, on a GPU; None: they give them."""
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
 
 
-class OverRanks(Linear):
+class TensorParallelLinear(Linear):
     """product: this rank's part of it."""
 
     __slots__ = ("product", "ranks")
 
-    def __init__(self, product: Linear, ranks: Sums) -> None:
+    def __init__(self, product: Linear, ranks: TensorParallelGroup) -> None:
         super().__init__(product.weight, product.bias)
         self.product, self.ranks = product, ranks
 
@@ -55,7 +55,7 @@ class OverRanks(Linear):
         return self.product.tensors()
 
 
-class Summed(OverRanks):
+class AllReduceLinear(TensorParallelLinear):
     """A product whose inputs lie on several ranks: their sum."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Summed(OverRanks):
         return self.ranks.summed(part)
 
 
-class Taken(Linear):
+class PrecomputedLinear(Linear):
     """A product that the mixer in front of it has taken already, of this rank's own rows: what the other ranks add to these is 0."""
 
     __slots__ = ("product",)
@@ -84,12 +84,12 @@ class Taken(Linear):
         return self.product.tensors()
 
 
-class Gathered(OverRanks):
+class GatherLinear(TensorParallelLinear):
     """A product whose outputs lie on several ranks: all of them on rank 0. columns: of all ranks."""
 
     __slots__ = ("columns",)
 
-    def __init__(self, product: Linear, ranks: Sums, columns: int) -> None:
+    def __init__(self, product: Linear, ranks: TensorParallelGroup, columns: int) -> None:
         super().__init__(product, ranks)
         self.columns = columns
 
@@ -98,41 +98,41 @@ class Gathered(OverRanks):
 
 
 @dataclass(frozen=True, slots=True)
-class Unsummed:
+class PartialSum:
     """[T, size], of which each rank has a part."""
 
     part: Tensor
-    ranks: Sums
+    ranks: TensorParallelGroup
 
     def sum(self) -> Tensor:
         return self.ranks.summed(self.part)
 
     def joined(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `Sums`."""
+        """See `TensorParallelGroup`."""
         return self.ranks.joined(x, self.part, weight, eps)
 
 
-def pending(product: Linear, x: Tensor) -> Tensor | Unsummed:
+def pending_sum(product: Linear, x: Tensor) -> Tensor | PartialSum:
     """product(x), whose sum over ranks may wait for what is done with it."""
-    return Unsummed(product.product(x), product.ranks) if isinstance(product, Summed) else product(x)
+    return PartialSum(product.product(x), product.ranks) if isinstance(product, AllReduceLinear) else product(x)
 
 
-def here(product: Linear) -> Linear:
+def local_product(product: Linear) -> Linear:
     """This rank's part of a product."""
-    while isinstance(product, OverRanks | Taken):
+    while isinstance(product, TensorParallelLinear | PrecomputedLinear):
         product = product.product
     return product
 
 
-def taken(product: Linear) -> Taken:
+def precomputed(product: Linear) -> PrecomputedLinear:
     """What of a product over ranks a mixer has taken."""
-    assert isinstance(product, Summed) and isinstance(product.product, Taken)
+    assert isinstance(product, AllReduceLinear) and isinstance(product.product, PrecomputedLinear)
     return product.product
 
 
 def around(product: Linear, make: Callable[[Linear], Linear]) -> Linear:
     """What `make` puts around a product, or around this rank's part of it, which is joined with the others' as before."""
-    if not isinstance(product, OverRanks):
+    if not isinstance(product, TensorParallelLinear):
         return make(product)
     found = copy.copy(product)
     found.product = make(product.product)

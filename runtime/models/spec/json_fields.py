@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 T = TypeVar("T", int, float, bool, str)
 LARGEST = 2**31 - 1  # of any size
@@ -24,7 +24,7 @@ def shown(value: object) -> str:
     return _brief.repr(value)
 
 
-class Fields:
+class JsonFields:
     """Typed look-ups in a decoded JSON object; `where` names it in errors.
 
     A key that is absent or null takes the default, and is an error without one. Several keys are names of one thing

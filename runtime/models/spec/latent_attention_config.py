@@ -6,17 +6,17 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ConfigError
-from ..layers.rotary import Rope
-from .config import MOST_WIDTH, Config
-from .latent_spec import Indexer, Latent
-from .spec import Norm
+from ...errors import ConfigError
+from ...layers.rotary_embedding import RopeParameters
+from .model_config import MOST_WIDTH, ModelConfig
+from .latent_attention_spec import IndexerSpec, LatentAttentionSpec
+from .model_spec import NormSpec
 
-NORM = Norm(1e-6)  # of latents, whatever rms_norm_eps says
+NORM = NormSpec(1e-6)  # of latents, whatever rms_norm_eps says
 SIZES = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}  # DeepSeek's
 
 
-def latent(c: Config, *, interleaved: bool, query_rank: int | None = 1536, rope: Rope | None = None, turns: bool = True, **options: Any) -> Latent:
+def latent(c: ModelConfig, *, interleaved: bool, query_rank: int | None = 1536, rope: RopeParameters | None = None, turns: bool = True, **options: Any) -> LatentAttentionSpec:
     """query_rank: where config.json does not say; null says that there is none.  rope: where the family reads it itself.
     turns: False for no rotation at all."""
     rank, dim, turned, value_dim = (c.positive(key, size, MOST_WIDTH) for key, size in SIZES.items())
@@ -30,19 +30,19 @@ def latent(c: Config, *, interleaved: bool, query_rank: int | None = 1536, rope:
     if few is not None and not 1 <= few <= MOST_WIDTH:
         raise ConfigError(f"{c.where}: key 'q_lora_rank' must be at least 1 and at most {MOST_WIDTH:,}, or null, not {few}")
     scale = (dim + turned) ** -0.5 * (1.0 if rope is None else temperature(c, rope) ** 2)
-    return Latent(c.heads, rank, dim, turned, value_dim, scale, NORM, rope, few, bias, bias, **options)
+    return LatentAttentionSpec(c.heads, rank, dim, turned, value_dim, scale, NORM, rope, few, bias, bias, **options)
 
 
-def indexer(c: Config, mixer: Latent, *, heads: int, interleaved: bool) -> Indexer:
+def indexer(c: ModelConfig, mixer: LatentAttentionSpec, *, heads: int, interleaved: bool) -> IndexerSpec:
     """heads: where config.json does not say.  interleaved: how its heads turn, which need not be how the others do."""
     heads, dim = c.positive("index_n_heads", heads, MOST_WIDTH), c.positive("index_head_dim", 128, MOST_WIDTH)
     if mixer.query_rank is None or mixer.rope is None or dim < mixer.turned:
         raise ConfigError(f"{c.where}: what chooses tokens needs q_lora_rank, positions, and index_head_dim={dim} of at least {mixer.turned}")
     rope = replace(mixer.rope, width=dim, interleaved=interleaved)
-    return Indexer(heads, dim, c.positive("index_topk", 2048), Norm(1e-6, "layer", bias=True), rope)
+    return IndexerSpec(heads, dim, c.positive("index_topk", 2048), NormSpec(1e-6, "layer", bias=True), rope)
 
 
-def temperature(c: Config, rope: Rope) -> float:
+def temperature(c: ModelConfig, rope: RopeParameters) -> float:
     """What YaRN multiplies queries, and keys, with for the sake of the scores' entropy."""
     written = c.rope_fields().number("mscale_all_dim", 0.0)
     if not written or rope.kind == "default":
@@ -50,6 +50,6 @@ def temperature(c: Config, rope: Rope) -> float:
     return 1.0 if rope.factor <= 1 else 0.1 * written * math.log(rope.factor) + 1.0
 
 
-def unused(c: Config) -> None:
+def unused(c: ModelConfig) -> None:
     """Keys of training, and of how experts were spread over devices."""
     c.raw("ep_size", "aux_loss_alpha", "seq_aux")

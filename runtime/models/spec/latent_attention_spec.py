@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..attention.layout import LayerAttention
-from ..layers.rotary import Rope
-from ..step.own_rows import RowShare
+from ...attention.attention_layout import LayerAttention
+from ...layers.rotary_embedding import RopeParameters
+from ...step.rank_rows import RankRowShare
 
 if TYPE_CHECKING:
-    from .spec import Norm, Temperature
+    from .model_spec import NormSpec, QueryTemperature
 
 
 @dataclass(frozen=True, slots=True)
-class Indexer:
+class IndexerSpec:
     """Chooses the `most` tokens that a query attends to (DSA, of DeepSeek V3.2): those of the largest sums over `heads` of weight *
     relu(query * key). Fewer tokens are attended to as they are.
 
@@ -25,13 +25,13 @@ class Indexer:
     heads: int
     dim: int
     most: int
-    norm: Norm
-    rope: Rope
+    norm: NormSpec
+    rope: RopeParameters
     shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Latent:
+class LatentAttentionSpec:
     """Softmax attention whose keys and values are made of `rank` numbers of a token, the latent (MLA, arXiv 2405.04434).
 
     dim: numbers of a head's query and key that come from latents.  turned: those behind them, which turn, and whose key all heads share.
@@ -47,17 +47,17 @@ class Latent:
     turned: int
     value_dim: int
     scale: float
-    norm: Norm
-    rope: Rope | None = None
+    norm: NormSpec
+    rope: RopeParameters | None = None
     query_rank: int | None = None
     bias: bool = False
     out_bias: bool = False
-    temperature: Temperature | None = None
-    indexer: Indexer | None = None
-    share: RowShare | None = None
+    temperature: QueryTemperature | None = None
+    indexer: IndexerSpec | None = None
+    share: RankRowShare | None = None
 
     @property
-    def own_indexer(self) -> Indexer | None:
+    def own_indexer(self) -> IndexerSpec | None:
         """One that is not shared."""
         return None if self.indexer is None or self.indexer.shared else self.indexer
 

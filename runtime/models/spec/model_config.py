@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
-from ..errors import ConfigError
-from ..layers.rotary import Rope
-from .fields import EMPTY, Fields, shown
-from .names import Names
-from .rope import read_rope, written_rope
-from .spec import (
+from ...errors import ConfigError
+from ...layers.rotary_embedding import RopeParameters
+from .json_fields import EMPTY, JsonFields, shown
+from .tensor_names import TensorNames
+from .rope_config import read_rope, written_rope
+from .model_spec import (
     Activation,
-    Attention,
-    Experts,
+    AttentionSpec,
+    ExpertsSpec,
     Feedforward,
-    Gated,
-    HeadNorm,
-    Layer,
+    GatedFFNSpec,
+    QkNormSpec,
+    LayerSpec,
     Mixer,
-    Model,
-    Norm,
-    Norms,
-    Plain,
-    Router,
+    ModelSpec,
+    NormSpec,
+    LayerNorms,
+    PlainFFNSpec,
+    RouterSpec,
 )
 
 KINDS = ("full_attention", "sliding_attention", "chunked_attention")
@@ -58,7 +58,7 @@ OF_LOADING = frozenset({"quantization_config", "compression_config", "text_confi
 OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 
 
-class Config(Fields):
+class ModelConfig(JsonFields):
     """config.json of a decoder, or the text part of a wrapper's. Sizes are checked where they are read.
 
     context: the longest sequence that is wanted, None for what the model was made for.
@@ -76,9 +76,9 @@ class Config(Fields):
         return super().raw(*keys)
 
     def require(self, key: str, *allowed: object) -> None:
-        """As that of `Fields`; a key that is left out is judged, too: the maker's own code may have had it."""
+        """As that of `JsonFields`; a key that is left out is judged, too: the maker's own code may have had it."""
         super().require(key, *allowed)
-        Fields(self.left, self.where).require(key, *allowed)
+        JsonFields(self.left, self.where).require(key, *allowed)
 
     def judged(self) -> frozenset[str]:
         """The keys that may change what the network computes."""
@@ -146,13 +146,13 @@ class Config(Fields):
 
     # parts
 
-    def rms(self, default: float = 1e-6, offset: float = 0.0, key: str = "rms_norm_eps") -> Norm:
-        return Norm(self.epsilon(key, default), offset=offset)
+    def rms(self, default: float = 1e-6, offset: float = 0.0, key: str = "rms_norm_eps") -> NormSpec:
+        return NormSpec(self.epsilon(key, default), offset=offset)
 
     def layer_norm(
         self, default: float = 1e-5, weight: bool = True, bias: bool = True, offset: float = 0.0, key: str = "layer_norm_eps"
-    ) -> Norm:
-        return Norm(self.epsilon(key, default), "layer", offset, weight, bias)
+    ) -> NormSpec:
+        return NormSpec(self.epsilon(key, default), "layer", offset, weight, bias)
 
     def epsilon(self, key: str, default: float) -> float:
         value = self.number(key, default)
@@ -169,34 +169,34 @@ class Config(Fields):
             raise ConfigError(f"{self.where}: {self.named(keys)}={shown(name)} is not supported; supported: {supported}")
         return cast(Activation, found)
 
-    def rope(self, width: int, kind: str | None = None, **family: Any) -> Rope:
+    def rope(self, width: int, kind: str | None = None, **family: Any) -> RopeParameters:
         """See `read_rope`. kind: of the layers, where each has its own parameters."""
         if width % 2:
             raise ConfigError(f"{self.where}: head_dim={width} must be even for rotary positions")
         return read_rope(self, width, kind, context=self.context, **family)
 
-    def rope_fields(self) -> Fields:
+    def rope_fields(self) -> JsonFields:
         """The rotary parameters as they are written, for what a family keeps there besides."""
         return written_rope(self)[0]
 
     def attention(
-        self, *, kv_heads: int | None = None, width: int | None = None, norm: HeadNorm | None = None, bias: bool = False,
-        out_bias: bool = False, scale: float | None = None, rope: Rope | None = None, **options: Any,
-    ) -> Attention:  # fmt: skip
+        self, *, kv_heads: int | None = None, width: int | None = None, norm: QkNormSpec | None = None, bias: bool = False,
+        out_bias: bool = False, scale: float | None = None, rope: RopeParameters | None = None, **options: Any,
+    ) -> AttentionSpec:  # fmt: skip
         """Llama's; what the family says besides. kv_heads, width: where config.json does not say."""
         dim = self.width(width)
         for name, key in LIMITS:
             if (value := options.get(name)) is not None and value <= 0:
                 raise ConfigError(f"{self.where}: key {key!r} must be above 0, not {value}")
-        return Attention(
+        return AttentionSpec(
             self.heads, self.kv_heads(kv_heads), dim, dim**-0.5 if scale is None else scale,
             rope=rope, bias=bias, out_bias=out_bias, norm=norm, **options,
         )  # fmt: skip
 
     def experts(
-        self, expert: Gated | Plain, router: Router, count: tuple[str, ...] = ("num_experts", "num_local_experts"), top_k: str = "num_experts_per_tok",
+        self, expert: GatedFFNSpec | PlainFFNSpec, router: RouterSpec, count: tuple[str, ...] = ("num_experts", "num_local_experts"), top_k: str = "num_experts_per_tok",
         **options: Any,
-    ) -> Experts:  # fmt: skip
+    ) -> ExpertsSpec:  # fmt: skip
         """count, top_k: the keys that say how many there are, and how many a token goes through."""
         found, chosen = self.positive(count, most=MOST_EXPERTS // self.count), self.positive(top_k)
         if chosen > found:
@@ -204,7 +204,7 @@ class Config(Fields):
         groups, kept = router.groups, router.kept_groups
         if found % groups or kept > groups or chosen > found // groups * kept or (groups > 1 and router.group_score == "two" and found < 2 * groups):
             raise ConfigError(f"{self.where}: {chosen} of {found} experts cannot be taken from {kept} of {groups} groups: n_group, topk_group")
-        return Experts(found, chosen, expert, router, **options)
+        return ExpertsSpec(found, chosen, expert, router, **options)
 
     # layers
 
@@ -229,16 +229,16 @@ class Config(Fields):
             raise ConfigError(f"{self.where}: layer_types={shown(kinds)} must name {' or '.join(KINDS[:2])} {self.count} times")
         return kinds
 
-    def layer(self, norms: Norms, mixer: Mixer, ffn: Feedforward | None = None, **options: Any) -> Layer:
-        return Layer(norms, mixer, ffn or Gated(self.inner, self.activation()), **options)
+    def layer(self, norms: LayerNorms, mixer: Mixer, ffn: Feedforward | None = None, **options: Any) -> LayerSpec:
+        return LayerSpec(norms, mixer, ffn or GatedFFNSpec(self.inner, self.activation()), **options)
 
-    def model(self, layers: Iterable[Layer], norm: Norm | None, *, tied: bool = False, names: Names | None = None, **options: Any) -> Model:
+    def model(self, layers: Iterable[LayerSpec], norm: NormSpec | None, *, tied: bool = False, names: TensorNames | None = None, **options: Any) -> ModelSpec:
         """tied: where config.json does not say. names: as the family calls its tensors."""
         if "max_position" not in options:
             options["max_position"] = self.positions
-        return Model(
+        return ModelSpec(
             self.architecture, self.vocabulary, self.hidden, layers=tuple(layers), norm=norm,
-            tied=self.flag("tie_word_embeddings", tied), names=names or Names(), dtype=self.optional(("dtype", "torch_dtype"), str),
+            tied=self.flag("tie_word_embeddings", tied), names=names or TensorNames(), dtype=self.optional(("dtype", "torch_dtype"), str),
             notes=tuple(self.notes), **options,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a decoder is made of, as data: a family's function makes a `Model` of its config.json, everything else reads it."""
+"""What a decoder is made of, as data: a family's function makes a `ModelSpec` of its config.json, everything else reads it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from ..attention.layout import AttentionLayout, LayerAttention
-from ..cache.states import StateShape
-from ..layers.rotary import Rope
-from ..step.own_rows import RowShare
-from .latent_spec import Latent
-from .names import Names
-from .recurrent_spec import Delta, Mamba1, Mamba2
-from .sparse_spec import Sparse
+from ...attention.attention_layout import AttentionLayout, LayerAttention
+from ...cache.recurrent_state_memory import RecurrentStateShape
+from ...layers.rotary_embedding import RopeParameters
+from ...step.rank_rows import RankRowShare
+from .latent_attention_spec import LatentAttentionSpec
+from .tensor_names import TensorNames
+from .recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from .sparse_attention_spec import SparseAttentionSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class NormSpec:
     """A norm over the last dimension, computed in float32: y = x / rms(x) * (weight + offset) + bias.
 
     kind: "rms", or "layer", which takes the mean away first.  weight, bias: whether the checkpoint has them.
@@ -35,20 +35,20 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNorm:
+class QkNormSpec:
     """Norm of queries and keys.
 
     over: "head", each head with one weight [dim] for all; "each", each head with its own [heads, dim]; "all", the
     whole projection at once, [heads * dim].  after: it stands behind the rotation.
     """
 
-    norm: Norm
+    norm: NormSpec
     over: Literal["head", "each", "all"] = "head"
     after: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
+class QueryTemperature:
     """Queries are multiplied by 1 + beta * log(1 + floor((position + shift) / period)), behind the rotation."""
 
     beta: float
@@ -57,7 +57,7 @@ class Temperature:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionSpec:
     """Softmax attention of `heads` query heads over `kv_heads` heads of keys and values.
 
     scale: of the scores.  bias: of q, k and v; out_bias: of the projection behind.  rope: None for no rotation.
@@ -73,13 +73,13 @@ class Attention:
     dim: int
     scale: float
     value_dim: int = 0  # 0: dim
-    rope: Rope | None = None
+    rope: RopeParameters | None = None
     bias: bool = False
     out_bias: bool = False
-    norm: HeadNorm | None = None
+    norm: QkNormSpec | None = None
     value_norm_eps: float | None = None
     clip: float | None = None
-    temperature: Temperature | None = None
+    temperature: QueryTemperature | None = None
     window: int | None = None
     chunk: int | None = None
     softcap: float | None = None
@@ -108,7 +108,7 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class GatedFFNSpec:
     """down(activation(gate(x)) * up(x)).
 
     limit: gate is at most that, up within it on both sides, and to up 1 is added (gpt-oss).
@@ -124,7 +124,7 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainFFNSpec:
     """down(activation(up(x)))."""
 
     inner: int
@@ -133,7 +133,7 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
+class RouterSpec:
     """Which experts a token goes to and with which weights; see `routing.routed` for the order in which these count.
 
     score: of the logits; "mixer": PhiMoE's two rounds, see `routing.sparse_mixer`, with `jitter`.
@@ -158,7 +158,7 @@ class Router:
     jitter: float = 0.0
 
 
-class Held(NamedTuple):
+class ExpertShare(NamedTuple):
     """Which experts of a mixture each rank holds whole, when it begins. rank: this one.  experts: of each rank, those of its places.
 
     ordered: what experts give is added in the order of choice, wherever they lie.  nodes, groups: as in `parallel.placement.place`.
@@ -176,7 +176,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertsSpec:
     """A mixture: of `count` networks a token goes through `top_k`, whose outputs are added times the router's weights.
 
     weighs_input: the weight is multiplied with what an expert takes instead of what it gives.
@@ -187,14 +187,14 @@ class Experts:
 
     count: int
     top_k: int
-    expert: Gated | Plain
-    router: Router = Router()
+    expert: GatedFFNSpec | PlainFFNSpec
+    router: RouterSpec = RouterSpec()
     weighs_input: bool = False
-    shared: Gated | Plain | None = None
+    shared: GatedFFNSpec | PlainFFNSpec | None = None
     switched: bool = False
     latent: int | None = None
     latent_bias: bool = False
-    held: Held | None = None
+    held: ExpertShare | None = None
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -203,7 +203,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class ShortConv:
+class ShortConvSpec:
     """A gated convolution over the last `width` tokens of each channel: out(C * conv(B * x)), B, C and x projected (LFM2).
 
     bias: of both projections and of the convolution.
@@ -214,30 +214,30 @@ class ShortConv:
     bias: bool = False
 
     @property
-    def state(self) -> tuple[StateShape, ...]:
+    def state(self) -> tuple[RecurrentStateShape, ...]:
         """The last inputs of the convolution, oldest first."""
-        return (StateShape((self.width - 1, self.channels)),)
+        return (RecurrentStateShape((self.width - 1, self.channels)),)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ParallelMixersSpec:
     """Mixers that read the same and whose outputs are added. inputs, scales: what each reads and gives is multiplied with."""
 
-    mixers: tuple[Attention | ShortConv | Delta | Mamba1 | Mamba2, ...]
+    mixers: tuple[AttentionSpec | ShortConvSpec | DeltaNetSpec | Mamba1Spec | Mamba2Spec, ...]
     inputs: tuple[float, ...]
     scales: tuple[float, ...]
 
     @property
-    def state(self) -> tuple[StateShape, ...]:
+    def state(self) -> tuple[RecurrentStateShape, ...]:
         return tuple(state for mixer in self.mixers for state in states_of(mixer))
 
 
-Mixer = Attention | Latent | Sparse | ShortConv | Delta | Mamba1 | Mamba2 | Beside
-Feedforward = Gated | Plain | Experts
+Mixer = AttentionSpec | LatentAttentionSpec | SparseAttentionSpec | ShortConvSpec | DeltaNetSpec | Mamba1Spec | Mamba2Spec | ParallelMixersSpec
+Feedforward = GatedFFNSpec | PlainFFNSpec | ExpertsSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Norms:
+class LayerNorms:
     """Where norms stand in a layer; a layer that has a mixer or an FFN only has the norms of that one.
 
     before_*: of what goes into the mixer or the FFN; after_*: of what comes out, before it is added.
@@ -245,61 +245,61 @@ class Norms:
     of_sum: the norms behind stand behind the addition.
     """
 
-    before_mixer: Norm | None = None
-    after_mixer: Norm | None = None
-    before_ffn: Norm | None = None
-    after_ffn: Norm | None = None
+    before_mixer: NormSpec | None = None
+    after_mixer: NormSpec | None = None
+    before_ffn: NormSpec | None = None
+    after_ffn: NormSpec | None = None
     parallel: bool = False
     of_sum: bool = False
 
     @classmethod
-    def pre(cls, norm: Norm) -> Norms:
+    def pre(cls, norm: NormSpec) -> LayerNorms:
         return cls(before_mixer=norm, before_ffn=norm)
 
     @classmethod
-    def post(cls, norm: Norm) -> Norms:
+    def post(cls, norm: NormSpec) -> LayerNorms:
         return cls(after_mixer=norm, after_ffn=norm)
 
     @classmethod
-    def both(cls, norm: Norm) -> Norms:
+    def both(cls, norm: NormSpec) -> LayerNorms:
         return cls(norm, norm, norm, norm)
 
     @classmethod
-    def beside(cls, norm: Norm, own: bool = False) -> Norms:
+    def beside(cls, norm: NormSpec, own: bool = False) -> LayerNorms:
         """Mixer and FFN beside each other, behind one norm, or each behind its own."""
         return cls(before_mixer=norm, before_ffn=norm if own else None, parallel=True)
 
 
 @dataclass(frozen=True, slots=True)
-class PerLayer:
+class PerLayerEmbeddingsSpec:
     """Embeddings of each layer's own (Gemma 4): a table of `width` numbers a token and layer, gated into the residual."""
 
     width: int
     vocab_size: int
     activation: Activation
-    norm: Norm
+    norm: NormSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerSpec:
     """mixer, ffn: None where a layer has the other only.  branch: what mixer and FFN give is multiplied with it.
     scalar: the output is multiplied with a learned number."""
 
-    norms: Norms
+    norms: LayerNorms
     mixer: Mixer | None
     ffn: Feedforward | None
     branch: float = 1.0
     scalar: bool = False
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> AttentionSpec:
         """The mixer of a layer whose mixer is softmax attention over heads."""
-        assert isinstance(self.mixer, Attention)
+        assert isinstance(self.mixer, AttentionSpec)
         return self.mixer
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedPositions:
     """A table of `count` positions, added to the embeddings; position p is in row p + offset."""
 
     count: int
@@ -307,7 +307,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Sines:
+class SinusoidalPositions:
     """A computed table of `count` positions, added to the embeddings: row p + offset has the sines of as many angles as
     half its width, then the cosines; angles are the row times 1 to 1e-4."""
 
@@ -316,7 +316,7 @@ class Sines:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineShare:
     """Which part of a model's layers is here. first: the number of its first one.  begins: the embedding is here; ends: the head is."""
 
     first: int = 0
@@ -325,7 +325,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     """A decoder. What its checkpoint calls the parts is in `names`.
 
     norm: the last one.  tied: the head is the embedding.  head_unit: the head's rows are brought to length 1.
@@ -341,19 +341,19 @@ class Model:
     vocab_size: int
     hidden_size: int
     max_position: int
-    layers: tuple[Layer, ...]
-    norm: Norm | None
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec | None
     tied: bool
-    names: Names = field(default_factory=Names)
+    names: TensorNames = field(default_factory=TensorNames)
     embed_scale: float = 1.0
-    embed_norm: Norm | None = None
+    embed_norm: NormSpec | None = None
     embed_size: int | None = None
-    positions: Learned | Sines | None = None
-    per_layer: PerLayer | None = None
+    positions: LearnedPositions | SinusoidalPositions | None = None
+    per_layer: PerLayerEmbeddingsSpec | None = None
     head_bias: bool = False
     head_unit: bool = False
     head_rows: tuple[int, int] | None = None
-    stage: Stage = Stage()
+    stage: PipelineShare = PipelineShare()
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     dtype: str | None = None
@@ -381,46 +381,46 @@ class Model:
         return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
 
     @cached_property
-    def share(self) -> RowShare | None:
+    def share(self) -> RankRowShare | None:
         """The rows of a step that its latent attention is for; None: all."""
         parts = [attention_of(layer.mixer) for layer in self.layers]
-        return next((part.share for part in parts if isinstance(part, Latent)), None)
+        return next((part.share for part in parts if isinstance(part, LatentAttentionSpec)), None)
 
     @cached_property
-    def states(self) -> dict[int, tuple[StateShape, ...]]:
+    def states(self) -> dict[int, tuple[RecurrentStateShape, ...]]:
         """What layers keep of a sequence beside keys and values, by layer, of those that keep something."""
         return {index: states for index, layer in enumerate(self.layers) if (states := states_of(layer.mixer))}
 
     @cached_property
-    def ropes(self) -> tuple[Rope, ...]:
+    def ropes(self) -> tuple[RopeParameters, ...]:
         """The different rotations of the layers."""
         return tuple(dict.fromkeys(rope for layer in self.layers for rope in ropes_of(layer.mixer)))
 
 
-def ropes_of(mixer: Mixer | None) -> Iterator[Rope]:
+def ropes_of(mixer: Mixer | None) -> Iterator[RopeParameters]:
     """What turns in a mixer: its own heads, and those by which it chooses tokens."""
     part = attention_of(mixer)
-    for each in (part, part.indexer if isinstance(part, Latent) else None):
+    for each in (part, part.indexer if isinstance(part, LatentAttentionSpec) else None):
         if each is not None and each.rope is not None:
             yield each.rope
 
 
-def attention_of(mixer: Mixer | None) -> Attention | Latent | Sparse | None:
+def attention_of(mixer: Mixer | None) -> AttentionSpec | LatentAttentionSpec | SparseAttentionSpec | None:
     """The softmax attention in a mixer; there is one at most."""
-    if isinstance(mixer, Beside):
+    if isinstance(mixer, ParallelMixersSpec):
         return next((found for each in mixer.mixers if (found := attention_of(each))), None)
-    return mixer if isinstance(mixer, Attention | Latent | Sparse) else None
+    return mixer if isinstance(mixer, AttentionSpec | LatentAttentionSpec | SparseAttentionSpec) else None
 
 
-def states_of(mixer: Mixer | None) -> tuple[StateShape, ...]:
+def states_of(mixer: Mixer | None) -> tuple[RecurrentStateShape, ...]:
     """What a mixer keeps of a sequence beside keys and values."""
-    return () if mixer is None or isinstance(mixer, Attention | Latent | Sparse) else mixer.state
+    return () if mixer is None or isinstance(mixer, AttentionSpec | LatentAttentionSpec | SparseAttentionSpec) else mixer.state
 
 
 def asked_of(mixer: Mixer | None) -> LayerAttention | None:
     """None where it does not attend."""
     part = attention_of(mixer)
-    if part is None or isinstance(part, Latent | Sparse):
+    if part is None or isinstance(part, LatentAttentionSpec | SparseAttentionSpec):
         return None if part is None else part.asked
     return LayerAttention(
         part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source

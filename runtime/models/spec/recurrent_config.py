@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import ConfigError
-from .config import MOST_HEADS, MOST_WIDTH, Config
-from .fields import shown
-from .recurrent_spec import Delta, Mamba2
+from ...errors import ConfigError
+from .model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from .json_fields import shown
+from .recurrent_spec import DeltaNetSpec, Mamba2Spec
 
 LINEAR, FULL = "linear_attention", "full_attention"
 RENAMED = {"mamba": LINEAR, "attention": FULL}  # before transformers 5
 MOST_SEEN = 64  # tokens that a convolution sees
 
 
-def layer_kinds(c: Config, default: Sequence[str], allowed: Sequence[str] = (LINEAR, FULL), key: str = "layer_types") -> list[str]:
+def layer_kinds(c: ModelConfig, default: Sequence[str], allowed: Sequence[str] = (LINEAR, FULL), key: str = "layer_types") -> list[str]:
     """Of each layer what it is, one of `allowed`."""
     found = c.raw(key)
     if found is None and not default:
@@ -29,37 +29,37 @@ def layer_kinds(c: Config, default: Sequence[str], allowed: Sequence[str] = (LIN
     return kinds
 
 
-def counted(c: Config, kinds: list[str], key: str = "layer_types") -> list[str]:
+def counted(c: ModelConfig, kinds: list[str], key: str = "layer_types") -> list[str]:
     """The same, of as many layers as config.json says."""
     if len(kinds) != c.count:
         raise ConfigError(f"{c.where}: {key}={shown(kinds)} must name {c.count} layers, not {len(kinds)}")
     return kinds
 
 
-def periodic(c: Config) -> list[str]:
+def periodic(c: ModelConfig) -> list[str]:
     """Each `full_attention_interval`-th layer attends."""
     each = c.positive("full_attention_interval", 4)
     return [LINEAR if (index + 1) % each else FULL for index in range(c.count)]
 
 
-def delta(c: Config, eps: float, heads: int | None = 32, key_heads: int | None = 16, dim: int | None = 128, **options: Any) -> Delta:
+def delta(c: ModelConfig, eps: float, heads: int | None = 32, key_heads: int | None = 16, dim: int | None = 128, **options: Any) -> DeltaNetSpec:
     """A gated delta net by the keys that begin with `linear_`."""
     values, keys = c.positive("linear_num_value_heads", heads, MOST_HEADS), c.positive("linear_num_key_heads", key_heads, MOST_HEADS)
     if values % keys:
         raise ConfigError(f"{c.where}: linear_num_value_heads={values} is not a multiple of linear_num_key_heads={keys}")
     width = c.positive("linear_key_head_dim", dim, MOST_WIDTH)
     own = c.positive("linear_value_head_dim", options.pop("value_dim", dim), MOST_WIDTH)
-    return Delta(values, keys, width, own, c.positive("linear_conv_kernel_dim", 4, MOST_SEEN), eps, c.activation(), **options)
+    return DeltaNetSpec(values, keys, width, own, c.positive("linear_conv_kernel_dim", 4, MOST_SEEN), eps, c.activation(), **options)
 
 
-def mamba2(c: Config, heads: int, dim: int, size: int, groups: int, width: int, eps: float | None, **options: Any) -> Mamba2:
+def mamba2(c: ModelConfig, heads: int, dim: int, size: int, groups: int, width: int, eps: float | None, **options: Any) -> Mamba2Spec:
     """The state space layer of these sizes. Raises ConfigError where heads cannot share groups evenly."""
     if heads % groups:
         raise ConfigError(f"{c.where}: {heads} heads of Mamba 2 cannot share {groups} groups evenly")
-    return Mamba2(heads, dim, size, groups, width, eps, **options)
+    return Mamba2Spec(heads, dim, size, groups, width, eps, **options)
 
 
-def heads_of(c: Config, inner: int, heads: str, dim: str, default: int | None = None) -> tuple[int, int]:
+def heads_of(c: ModelConfig, inner: int, heads: str, dim: str, default: int | None = None) -> tuple[int, int]:
     """How many heads `inner` numbers have, and how wide each is."""
     count = c.positive(heads, default, MOST_HEADS)
     written = None if c.raw(dim) == "auto" else c.optional(dim, int)
@@ -69,7 +69,7 @@ def heads_of(c: Config, inner: int, heads: str, dim: str, default: int | None = 
     return count, width
 
 
-def time_limits(c: Config) -> dict[str, float]:
+def time_limits(c: ModelConfig) -> dict[str, float]:
     """`time_step_limit`: the least and the largest time step; transformers writes infinity as an object."""
     found = c.raw("time_step_limit")
     numbers = [_number(each) for each in found] if isinstance(found, list) else [0.0, math.inf] if found is None else []

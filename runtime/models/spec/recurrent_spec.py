@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..cache.states import StateShape
+from ...cache.recurrent_state_memory import RecurrentStateShape
 
 if TYPE_CHECKING:
-    from .spec import Activation, Norm
+    from .model_spec import Activation, NormSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class DeltaNetSpec:
     """Gated delta net (arXiv 2412.06464), or KDA (arXiv 2510.26692), where each channel of keys decays at its own rate.
 
     heads, value_dim: of values and states.  key_heads, dim: of queries and keys, each for as many heads of values.
@@ -41,18 +41,18 @@ class Delta:
         return 2 * self.key_heads * self.dim + self.heads * self.value_dim
 
     @property
-    def state(self) -> tuple[StateShape, ...]:
-        return StateShape((self.width - 1, self.channels), False), StateShape((self.heads, self.dim, self.value_dim), True)
+    def state(self) -> tuple[RecurrentStateShape, ...]:
+        return RecurrentStateShape((self.width - 1, self.channels), False), RecurrentStateShape((self.heads, self.dim, self.value_dim), True)
 
 
 @dataclass(frozen=True, slots=True)
-class Mamba2:
+class Mamba2Spec:
     """State space duality (arXiv 2405.21060): each of `heads` heads of width `dim` has a state for each of `size` numbers.
 
     groups: heads of a group share what writes and reads states.  width: tokens that the convolution in front sees, `activation` behind it.
     bias: of the projection in front; out_bias: of that behind; conv_bias: of the convolution.  least, most: a time step stays within them.
     eps: of the norm of each group behind; None: no norm.  norm_first: it stands before the gate.
-    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.  log_rate: see `Delta`.
+    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.  log_rate: see `DeltaNetSpec`.
     """
 
     heads: int
@@ -82,17 +82,17 @@ class Mamba2:
         return self.inner + 2 * self.groups * self.size
 
     @property
-    def state(self) -> tuple[StateShape, ...]:
-        return StateShape((self.width - 1, self.channels), False), StateShape((self.heads, self.size, self.dim), True)
+    def state(self) -> tuple[RecurrentStateShape, ...]:
+        return RecurrentStateShape((self.width - 1, self.channels), False), RecurrentStateShape((self.heads, self.size, self.dim), True)
 
 
 @dataclass(frozen=True, slots=True)
-class Mamba1:
+class Mamba1Spec:
     """The selective scan (arXiv 2312.00752): each of `inner` channels has a state of `size` numbers.
 
     rank: of what gives the time steps.  width: tokens that the convolution in front sees, `activation` behind it.
     bias: of the projections in front and behind; conv_bias: of the convolution.  norm: of what gives time steps, B and C.
-    log_rate: see `Delta`.
+    log_rate: see `DeltaNetSpec`.
     """
 
     inner: int
@@ -102,9 +102,9 @@ class Mamba1:
     activation: Activation = "silu"
     bias: bool = False
     conv_bias: bool = True
-    norm: Norm | None = None
+    norm: NormSpec | None = None
     log_rate: bool = True
 
     @property
-    def state(self) -> tuple[StateShape, ...]:
-        return StateShape((self.width - 1, self.inner), False), StateShape((self.inner, self.size), True)
+    def state(self) -> tuple[RecurrentStateShape, ...]:
+        return RecurrentStateShape((self.width - 1, self.inner), False), RecurrentStateShape((self.inner, self.size), True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ConfigError
-from ..layers.rotary import Rope, frequencies
-from .fields import LARGEST, Fields, shown
+from ...errors import ConfigError
+from ...layers.rotary_embedding import RopeParameters, frequencies
+from .json_fields import LARGEST, JsonFields, shown
 
 RENAMED = {"su": "longrope", "mrope": "default"}  # for text all axes of mrope are the same
 SHARE = "partial_rotary_factor"
@@ -18,10 +18,10 @@ OF_PICTURES = ("mrope_section", "mrope_interleaved")  # which axes of a picture 
 
 
 def read_rope(
-    fields: Fields, width: int, kind: str | None = None, *, theta: float = 1e4, theta_keys: tuple[str, ...] = (THETA,),
+    fields: JsonFields, width: int, kind: str | None = None, *, theta: float = 1e4, theta_keys: tuple[str, ...] = (THETA,),
     share: float | None = None, share_keys: tuple[str, ...] = (SHARE,), dim: int | None = None, interleaved: bool = False, others: tuple[str, ...] = (),
     context: int | None = None,
-) -> Rope:  # fmt: skip
+) -> RopeParameters:  # fmt: skip
     """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before).
 
     width: of a head.  kind: of the layers, where each has its own.  theta, share: what the family takes where nothing
@@ -47,14 +47,14 @@ def read_rope(
     if found is None:
         raise ConfigError(f"{where}: rope_type={shown(name)} is not supported; supported: {', '.join(_SCALING)}")
     beside = fields if kind is None else _without_original(fields)
-    result = found(Rope(base, turned, width, name, interleaved), rope, beside, context)
+    result = found(RopeParameters(base, turned, width, name, interleaved), rope, beside, context)
     if unread := rope.unread():
         raise ConfigError(f"{where}: key {unread[0]!r} ({shown(rope.values[unread[0]])}) is not understood for rope_type={name!r}")
     _require_turning(result, where, rope.values)
     return result
 
 
-def _require_turning(rope: Rope, where: str, values: Mapping[str, Any]) -> None:
+def _require_turning(rope: RopeParameters, where: str, values: Mapping[str, Any]) -> None:
     """Raises ConfigError where the parameters give no usable frequencies."""
     try:
         found = frequencies(rope)
@@ -64,7 +64,7 @@ def _require_turning(rope: Rope, where: str, values: Mapping[str, Any]) -> None:
         raise ConfigError(f"{where}={shown(values)} gives rotations that are no numbers; restore these")
 
 
-def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
+def written_rope(fields: JsonFields, kind: str | None = None) -> tuple[JsonFields, str]:
     """The object with the rotary parameters of all layers, or those of a kind; and its name for errors."""
     new, old = fields.raw("rope_parameters"), fields.raw("rope_scaling")
     if new and old and new != old:
@@ -76,7 +76,7 @@ def written_rope(fields: Fields, kind: str | None = None) -> tuple[Fields, str]:
         raise ConfigError(f"{where} must be an object, not {shown(values)}")
     if kind is not None and values:
         values, where = _of_kind(values, kind, written, where)
-    return Fields(values, where), where
+    return JsonFields(values, where), where
 
 
 def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str) -> tuple[dict[str, Any], str]:
@@ -91,13 +91,13 @@ def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str)
     return (values if kind == "full_attention" else {}), where
 
 
-def _plain(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _plain(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     own.raw("factor", "attention_factor", "original_max_position_embeddings")  # some configurations write them without a use
     fields.raw("original_max_position_embeddings")
     return rope
 
 
-def _dynamic(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _dynamic(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     """Below max_position_embeddings, which a sequence stays, nothing is scaled; with `alpha` the base is raised for all."""
     own.raw("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings")
     if own.optional("alpha", float) is None:
@@ -107,16 +107,16 @@ def _dynamic(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Ro
     return replace(rope, kind="alpha", factor=own.rate("alpha"))
 
 
-def _linear(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _linear(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     return replace(rope, factor=own.rate("factor"))
 
 
-def _proportional(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _proportional(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     share = rope.dim / rope.width
     return replace(rope, factor=own.rate("factor", 1.0), dim=2 * int(share * rope.width // 2))
 
 
-def _llama3(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _llama3(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     low, high = own.number("low_freq_factor"), own.number("high_freq_factor")
     if low >= high:
         raise ConfigError(f"{own.where}: low_freq_factor={low} must be below high_freq_factor={high}")
@@ -125,7 +125,7 @@ def _llama3(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rop
     )
 
 
-def _yarn(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _yarn(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     original = _original(own, fields)
     factor = own.rate("factor", fields.positive("max_position_embeddings", original) / original)
     mscale, mscale_all = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
@@ -144,7 +144,7 @@ def _yarn(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
     )
 
 
-def _longrope(rope: Rope, own: Fields, fields: Fields, context: int | None) -> Rope:
+def _longrope(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
     """One choice for the engine, by the longest sequence that it allows: keys in the cache could not follow a change."""
     original, longest = _original(own, fields), fields.positive("max_position_embeddings")
     factor = own.rate("factor", longest / original)
@@ -157,7 +157,7 @@ def _longrope(rope: Rope, own: Fields, fields: Fields, context: int | None) -> R
     )  # fmt: skip
 
 
-def _stretches(own: Fields, name: str, count: int) -> tuple[float, ...]:
+def _stretches(own: JsonFields, name: str, count: int) -> tuple[float, ...]:
     values = own.raw(name)
     numbers = isinstance(values, list) and all(type(value) in (int, float) and 0 < value < LARGEST for value in values)
     if not numbers or len(values) != count:
@@ -165,12 +165,12 @@ def _stretches(own: Fields, name: str, count: int) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def _without_original(fields: Fields) -> Fields:
+def _without_original(fields: JsonFields) -> JsonFields:
     """Where each kind of layers has its own parameters, the original length beside them counts for nothing."""
-    return Fields({key: value for key, value in fields.values.items() if key != "original_max_position_embeddings"}, fields.where)
+    return JsonFields({key: value for key, value in fields.values.items() if key != "original_max_position_embeddings"}, fields.where)
 
 
-def _original(own: Fields, fields: Fields) -> int:
+def _original(own: JsonFields, fields: JsonFields) -> int:
     """The one beside rope_parameters counts before the one in it."""
     key = "original_max_position_embeddings"
     inside = own.positive(key, fields.positive("max_position_embeddings"))
@@ -182,7 +182,7 @@ def _temperature(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-_SCALING: dict[str, Callable[[Rope, Fields, Fields, int | None], Rope]] = {
+_SCALING: dict[str, Callable[[RopeParameters, JsonFields, JsonFields, int | None], RopeParameters]] = {
     "default": _plain,
     "linear": _linear,
     "dynamic": _dynamic,

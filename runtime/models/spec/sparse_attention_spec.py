@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..attention.layout import LayerAttention
-from ..errors import ConfigError
-from ..layers.rotary import Rope
+from ...attention.attention_layout import LayerAttention
+from ...errors import ConfigError
+from ...layers.rotary_embedding import RopeParameters
 
 
 @dataclass(frozen=True, slots=True)
-class Sparse:
+class SparseAttentionSpec:
     """Softmax attention in three branches, each with keys and values of its own, which learned gates add up (NSA, arXiv 2502.11089):
     to blocks of tokens that are compressed into one; to tokens of the blocks that these rate highest; to a window of the latest tokens.
 
@@ -25,7 +25,7 @@ class Sparse:
     dim: int
     scale: float
     inner: int
-    rope: Rope | None = None
+    rope: RopeParameters | None = None
     length: int = 32
     stride: int = 16
     block: int = 64

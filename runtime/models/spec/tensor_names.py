@@ -10,7 +10,7 @@ Order = Literal["rows", "heads", "groups", "quarters", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedProjections:
     """Several projections in one tensor.
 
     order: "rows", one whole projection after the other (q, k, v; gate, up); "heads", [q, k, v] of one head after the
@@ -23,24 +23,24 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackedExpertTensor:
     """A tensor of the files with the rows of all experts, [experts, ...].
 
-    name: behind `Names.layer`.  parts: what one expert has of it, its number for {}: as many equal cuts of the rows.
+    name: behind `TensorNames.layer`.  parts: what one expert has of it, its number for {}: as many equal cuts of the rows.
     """
 
     name: str
     parts: tuple[str, ...]
 
 
-def stacks(gate_up: str, down: str, expert: str = "mlp.experts.{}.") -> tuple[Stack, ...]:
+def stacks(gate_up: str, down: str, expert: str = "mlp.experts.{}.") -> tuple[StackedExpertTensor, ...]:
     """gate_up, down: [experts, outputs, inputs], gate above up.  expert: how the names of one begin."""
     both = (f"{expert}gate_proj.weight", f"{expert}up_proj.weight")
-    return Stack(gate_up, both), Stack(down, (f"{expert}down_proj.weight",))
+    return StackedExpertTensor(gate_up, both), StackedExpertTensor(down, (f"{expert}down_proj.weight",))
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertNames:
+class ExpertTensorNames:
     """What checkpoints call the parts of a mixture of experts; those of one expert have its number for {}.
 
     shared_gate_up: gate and up of the shared network, where they are one tensor.  switch: what says how much it counts.
@@ -54,29 +54,29 @@ class ExpertNames:
     correction_row: bool = False
     gate: str = "mlp.experts.{}.gate_proj"
     up: str = "mlp.experts.{}.up_proj"
-    gate_up: Merged | None = None
+    gate_up: MergedProjections | None = None
     down: str = "mlp.experts.{}.down_proj"
     shared_gate: str = "mlp.shared_experts.gate_proj"
     shared_up: str = "mlp.shared_experts.up_proj"
-    shared_gate_up: Merged | None = None
+    shared_gate_up: MergedProjections | None = None
     shared_down: str = "mlp.shared_experts.down_proj"
     switch: str = "mlp.shared_expert_gate"
     narrow: str = "mlp.fc1_latent_proj"
     widen: str = "mlp.fc2_latent_proj"
-    stacks: tuple[Stack, ...] = stacks("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    stacks: tuple[StackedExpertTensor, ...] = stacks("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
     transposed: bool = False
 
 
-    def all_stacks(self) -> tuple[Stack, ...]:
+    def all_stacks(self) -> tuple[StackedExpertTensor, ...]:
         """These, and what MLX makes of each matrix of all experts: weights, and what stands beside those in few bits."""
         matrices = (("gate_proj", self.gate), ("up_proj", self.up), ("down_proj", self.down)) if self.gate_up is None else ()
         named = [(name, *matrix.partition("experts.{}")) for name, matrix in matrices]
-        mlx = [Stack(f"{before}switch_mlp.{name}.{kind}", (f"{before}{expert}{after}.{kind}",)) for name, before, expert, after in named if expert for kind in OF_MLX]
+        mlx = [StackedExpertTensor(f"{before}switch_mlp.{name}.{kind}", (f"{before}{expert}{after}.{kind}",)) for name, before, expert, after in named if expert for kind in OF_MLX]
         return (*self.stacks, *mlx)
 
 
 @dataclass(frozen=True, slots=True)
-class ConvNames:
+class ShortConvTensorNames:
     """What checkpoints call the parts of a short convolution."""
 
     into: str = "conv.in_proj"
@@ -85,7 +85,7 @@ class ConvNames:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaNames:
+class DeltaNetTensorNames:
     """What checkpoints call the parts of a gated delta net, behind `prefix`.
 
     inputs, rates: tensors, each with what its rows give, a letter each: q, k, v, the gate z; b, of which beta is made, a of which the decay is.
@@ -105,7 +105,7 @@ class DeltaNames:
 
 
 @dataclass(frozen=True, slots=True)
-class LatentNames:
+class LatentAttentionTensorNames:
     """What checkpoints call the parts of latent attention, beside those of all attention.
 
     query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the latent to keys and values.
@@ -124,7 +124,7 @@ class LatentNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TensorNames:
     """Llama's names; a family gives where it differs. Those of a layer's parts stand behind `layer`.
 
     prefixes: (begin, instead): a tensor whose name begins so is looked up under the other name, first match first.
@@ -148,22 +148,22 @@ class Names:
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
-    qkv: Merged | None = None
+    qkv: MergedProjections | None = None
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
     sinks: str = "self_attn.sinks"
     output: str = "self_attn.o_proj"
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
-    gate_up: Merged | None = None
+    gate_up: MergedProjections | None = None
     down: str = "mlp.down_proj"
     activation: str = "mlp.act_fn"
     scalar: str = "layer_scalar"
-    experts: ExpertNames = ExpertNames()
-    conv: ConvNames = ConvNames()
-    delta: DeltaNames = DeltaNames()
+    experts: ExpertTensorNames = ExpertTensorNames()
+    conv: ShortConvTensorNames = ShortConvTensorNames()
+    delta: DeltaNetTensorNames = DeltaNetTensorNames()
     mamba: str = "mamba."
-    latent: LatentNames = LatentNames()
+    latent: LatentAttentionTensorNames = LatentAttentionTensorNames()
     prefixes: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     transposed: bool = False

@@ -23,7 +23,7 @@ def parts_of(layer: Any) -> Iterator[Any]:
             yield layer.ffn.shared
 
 
-def unknown(layer: Any, known: Known, one: bool = False) -> Iterator[str]:
+def unsupported_fields(layer: Any, known: Known, one: bool = False) -> Iterator[str]:
     """What an executor does not know, for people. one: it knows layers of a mixer alone, or of a feedforward network alone."""
     if not one:
         yield from (f"a layer without {name}" for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn)) if part is None)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..layers.norm import LayerNorm, RMSNorm
-from .spec import Norm
+from ...layers.linear_layers import Linear
+from ...layers.norm_layers import LayerNorm, RMSNorm
+from .model_spec import NormSpec
 
 
-class Place(NamedTuple):
+class WeightTarget(NamedTuple):
     """name: of the tensor in the checkpoint.  target: takes it, of its shape, contiguous.
 
     layer: the projection of whose weight it is the rows from `start` on; None: it is no such weight.
@@ -35,26 +35,26 @@ def matrix(
     return Linear(stored.t(), torch.empty(outputs, dtype=dtype, device=device) if bias else None)
 
 
-def weight_of(name: str, layer: Linear) -> Iterator[Place]:
+def weight_of(name: str, layer: Linear) -> Iterator[WeightTarget]:
     """Of a projection that has a tensor of its own."""
     weight = layer.weight
-    yield Place(f"{name}.weight", weight if weight.is_contiguous() else weight.t(), layer)
+    yield WeightTarget(f"{name}.weight", weight if weight.is_contiguous() else weight.t(), layer)
     yield from bias_of(name, layer, 0, len(weight))
 
 
-def exact(name: str, layer: Linear) -> Iterator[Place]:
+def exact(name: str, layer: Linear) -> Iterator[WeightTarget]:
     """A product that is no projection of few bits, whatever it was stored as."""
-    yield Place(f"{name}.weight", layer.weight)
+    yield WeightTarget(f"{name}.weight", layer.weight)
     if layer.bias is not None:
-        yield Place(f"{name}.bias", layer.bias)
+        yield WeightTarget(f"{name}.bias", layer.bias)
 
 
-def bias_of(name: str, layer: Linear, start: int, stop: int) -> Iterator[Place]:
+def bias_of(name: str, layer: Linear, start: int, stop: int) -> Iterator[WeightTarget]:
     if layer.bias is not None:
-        yield Place(f"{name}.bias", layer.bias[start:stop])
+        yield WeightTarget(f"{name}.bias", layer.bias[start:stop])
 
 
-def norm_for(part: Norm | None, size: int, device: torch.device) -> RMSNorm | None:
+def norm_for(part: NormSpec | None, size: int, device: torch.device) -> RMSNorm | None:
     if part is None:
         return None
     if part.kind == "layer":
@@ -62,10 +62,10 @@ def norm_for(part: Norm | None, size: int, device: torch.device) -> RMSNorm | No
     return RMSNorm(size, part.eps, device, part.offset)
 
 
-def norm_places(name: str, part: Norm | None, norm: RMSNorm | None) -> Iterator[Place]:
+def norm_places(name: str, part: NormSpec | None, norm: RMSNorm | None) -> Iterator[WeightTarget]:
     if part is None or norm is None:
         return
     if part.weight:
-        yield Place(f"{name}.weight", norm.weight)
+        yield WeightTarget(f"{name}.weight", norm.weight)
     if norm.bias is not None:
-        yield Place(f"{name}.bias", norm.bias)
+        yield WeightTarget(f"{name}.bias", norm.bias)

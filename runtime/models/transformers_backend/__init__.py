@@ -5,10 +5,10 @@
 """
 
 from ..decoder import Decoder
-from .config import GenericModel, read_generic
-from .decoder import GenericDecoder
-from .load import load_generic
+from .transformers_config import TransformersModelSpec, read_transformers_model
+from .transformers_decoder import TransformersDecoder
+from .transformers_load import load_transformers_model
 
-AnyDecoder = Decoder | GenericDecoder
+AnyDecoder = Decoder | TransformersDecoder
 
-__all__ = ["AnyDecoder", "GenericDecoder", "GenericModel", "load_generic", "read_generic"]
+__all__ = ["AnyDecoder", "TransformersDecoder", "TransformersModelSpec", "load_transformers_model", "read_transformers_model"]

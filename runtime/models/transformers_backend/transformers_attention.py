@@ -11,25 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.base import AttentionBackend, LayerAttention
+from ...attention.attention_backend import AttentionBackend, LayerAttention
 from ...errors import ConfigError
-from ...step.batch import Batch
+from ...step.step_batch import StepBatch
 
 NAME = "sgl"  # of the attention, in transformers' table
 UNDERSTOOD = {"dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "return_dict", "is_causal", "output_router_logits"}
 
 
 @dataclass(slots=True)
-class Running:
+class HookedStep:
     """The step that a thread computes. layer: how often attention was called."""
 
-    batch: Batch
+    batch: StepBatch
     attention: AttentionBackend
     layer: int = 0
 
 
 @dataclass(slots=True)
-class Watching:
+class AttentionProbe:
     """A first forward pass, which tells what the layers ask of attention; each sequence by itself, causal."""
 
     found: list[LayerAttention] = field(default_factory=list)
@@ -46,7 +46,7 @@ def register() -> None:
 
 
 @contextmanager
-def during(what: Running | Watching) -> Iterator[None]:
+def during_step(what: HookedStep | AttentionProbe) -> Iterator[None]:
     """Have this thread's forward pass attend by it."""
     _current.what = what
     try:
@@ -62,7 +62,7 @@ def attend(
     what = getattr(_current, "what", None)
     if what is None:
         raise RuntimeError("a model on sgl's attention was called outside a step of the engine")
-    if isinstance(what, Watching):
+    if isinstance(what, AttentionProbe):
         what.found.append(_asked(module, query, key, value, scaling, options))
         return torch.zeros_like(query).new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
     q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))

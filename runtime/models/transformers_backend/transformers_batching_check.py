@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ...attention import attention_backend
-from ...attention.base import AttentionBackend
+from ...attention.attention_backend import AttentionBackend
 from ...errors import ConfigError
-from ...step.batch import Batch
-from .attend import NAME
-from .decoder import GenericDecoder
+from ...step.step_batch import StepBatch
+from .transformers_attention import NAME
+from .transformers_decoder import TransformersDecoder
 
 LENGTHS = (11, 1, 23, 6)  # tokens of the sequences
 CHUNKS = ((4, 0, 23, 1), (0, 1, 0, 5), (7, 0, 0, 0))  # of them in each step
@@ -23,7 +23,7 @@ BOUNDS = {torch.float32: 2e-4, torch.bfloat16: 0.06, torch.float16: 0.02}  # on 
 
 
 @contextmanager
-def of_its_own_code(architecture: str) -> Iterator[None]:
+def needs_remote_code(architecture: str) -> Iterator[None]:
     """What a model's own code finds wrong with a few tokens is a ConfigError with its reason."""
     try:
         yield
@@ -37,10 +37,10 @@ def of_its_own_code(architecture: str) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def prove(decoder: GenericDecoder) -> None:
+def check_batching(decoder: TransformersDecoder) -> None:
     """Raises ConfigError where sequences in one step give other logits than each alone by transformers' own attention."""
     sequences = _sequences(decoder)
-    with of_its_own_code(decoder.config.architecture):
+    with needs_remote_code(decoder.config.architecture):
         expected, found = _alone(decoder, sequences), _packed(decoder, sequences)
     for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
@@ -51,12 +51,12 @@ def prove(decoder: GenericDecoder) -> None:
             )
 
 
-def _sequences(decoder: GenericDecoder) -> list[Tensor]:
+def _sequences(decoder: TransformersDecoder) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(decoder.config.vocab_size, (length,), generator=generator).to(decoder.device) for length in LENGTHS]
 
 
-def _alone(decoder: GenericDecoder, sequences: list[Tensor]) -> list[Tensor]:
+def _alone(decoder: TransformersDecoder, sequences: list[Tensor]) -> list[Tensor]:
     module = decoder.module
     module.set_attn_implementation("eager")
     try:
@@ -65,7 +65,7 @@ def _alone(decoder: GenericDecoder, sequences: list[Tensor]) -> list[Tensor]:
         module.set_attn_implementation(NAME)
 
 
-def _packed(decoder: GenericDecoder, sequences: list[Tensor]) -> list[Tensor]:
+def _packed(decoder: TransformersDecoder, sequences: list[Tensor]) -> list[Tensor]:
     layout = decoder.config.attention
     pool = layout.pool(sum(LENGTHS) + 1, decoder.dtype, decoder.device)
     attention = attention_backend("torch_native", pool, layout)
@@ -81,10 +81,10 @@ def _packed(decoder: GenericDecoder, sequences: list[Tensor]) -> list[Tensor]:
     return last
 
 
-def _step(decoder: GenericDecoder, attention: AttentionBackend, work: list[tuple[Tensor, np.ndarray, int, int]]) -> Tensor:
+def _step(decoder: TransformersDecoder, attention: AttentionBackend, work: list[tuple[Tensor, np.ndarray, int, int]]) -> Tensor:
     """Logits of each one's last token."""
     device, counts = decoder.device, [count for *_, count in work]
-    batch = Batch(
+    batch = StepBatch(
         token_ids=torch.cat([ids[done : done + count] for ids, _, done, count in work]),
         positions=torch.cat([torch.arange(done, done + count) for *_, done, count in work]).to(device),
         slots=torch.from_numpy(np.concatenate([slots[done : done + count] for _, slots, done, count in work]).astype(np.int64)).to(device),

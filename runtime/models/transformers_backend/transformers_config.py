@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ..fields import shown
+from ..spec.json_fields import shown
 
 # of `model_type`: what computes otherwise when sequences lie one behind the other, or with positions of its own
 DENIED = {
@@ -24,7 +24,7 @@ STATES = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "gated_del
 
 
 @dataclass(frozen=True)
-class GenericModel:
+class TransformersModelSpec:
     """A model of transformers: see `Model` for what is not said here.
 
     path: of its directory.  remote_code: Python of the checkpoint may be run.  chosen: the user asked for transformers.
@@ -41,7 +41,7 @@ class GenericModel:
     notes: tuple[str, ...]
 
 
-def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code: bool = False, chosen: bool = False) -> GenericModel:
+def read_transformers_model(values: Mapping[str, Any], where: str, path: Path, remote_code: bool = False, chosen: bool = False) -> TransformersModelSpec:
     """Raises ConfigError for what transformers does not know, or what it would compute wrongly over our cache.
 
     remote_code: whether Python of the checkpoint may be run.  chosen: by the user, whether or not a family describes it.
@@ -64,7 +64,7 @@ def read_generic(values: Mapping[str, Any], where: str, path: Path, remote_code:
     if not remote_code:
         _require_class(config.model_type, names, where)
     _refuse(text, where, str(names[0]))
-    return GenericModel(
+    return TransformersModelSpec(
         architecture=str(names[0]),
         path=str(path),
         vocab_size=_size(text, where, "vocab_size"),

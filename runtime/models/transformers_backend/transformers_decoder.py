@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...attention.base import AttentionBackend
-from ...attention.layout import AttentionLayout
-from ...cache.states import StateMemory, StateShape
+from ...attention.attention_backend import AttentionBackend
+from ...attention.attention_layout import AttentionLayout
+from ...cache.recurrent_state_memory import RecurrentStateMemory, RecurrentStateShape
 from ...errors import ConfigError
-from ...step.batch import Batch
-from ..embedding import known_ids
-from ..pooling import summed
-from .attend import Running, Watching, during
-from .config import GenericModel
+from ...step.step_batch import StepBatch
+from ..reference.reference_embedding import known_ids
+from ..hidden_state_pooling import pooled_sums
+from .transformers_attention import HookedStep, AttentionProbe, during_step
+from .transformers_config import TransformersModelSpec
 
 WATCHED = 3  # tokens of the pass that tells what the layers ask of attention
 
 
-class GenericDecoder:
+class TransformersDecoder:
     """See `Decoder`, whose methods the engine uses; no kernels of ours compute its layers.
 
     config: with `attention` it is what the engine asks a `Model`.
@@ -28,17 +28,17 @@ class GenericDecoder:
 
     fused, step = False, None
 
-    def __init__(self, model: GenericModel, module: Any, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, model: TransformersModelSpec, module: Any, dtype: torch.dtype, device: torch.device) -> None:
         self.module, self.dtype, self.device = module, dtype, device
         self.weights = [*module.parameters(), *module.buffers()]  # found by those who move them
         self.parameter_count = sum(parameter.numel() for parameter in module.parameters())
-        self.config = Described(model, self._watch())
+        self.config = ProbedModelSpec(model, self._watch())
 
     @torch.inference_mode()
     def _watch(self) -> AttentionLayout:
-        watching = Watching()
+        watching = AttentionProbe()
         ids = torch.zeros(1, WATCHED, dtype=torch.int64, device=self.device)
-        with during(watching):
+        with during_step(watching):
             self._run(ids, torch.arange(WATCHED, device=self.device)[None])
         if not watching.found:
             raise ConfigError(f"{type(self.module).__name__} never calls the attention that it was given")
@@ -48,23 +48,23 @@ class GenericDecoder:
         return self.module(input_ids=ids, position_ids=positions, use_cache=False, **options)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> Tensor:
+    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> Tensor:
         """Logits of the batch's `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
         if batch.device is not None and batch.token_ids.is_cuda and attention.name != "torch_native":
-            from ...kernels.embed import enter_pages  # needs Triton, as all that reads the table
+            from ...kernels.embed_tokens import enter_pages  # needs Triton, as all that reads the table
 
             enter_pages(batch)
-        running = Running(batch, attention)
+        running = HookedStep(batch, attention)
         ids, positions = known_ids(batch).long()[None], batch.positions.long()[None]
         rows = batch.logit_rows.long()
         wanted = rows if len(rows) else rows.new_zeros(1)  # a step that wants none computes one
-        with during(running):
+        with during_step(running):
             out = self._run(ids, positions, logits_to_keep=wanted, output_hidden_states=bool(batch.pools))
         if running.layer != len(self.config.attention.layers):
             raise RuntimeError(f"{running.layer} layers attended, {len(self.config.attention.layers)} were expected")
         if batch.pools:
             hidden = out.hidden_states[-1][0]
-            batch.sums = summed(hidden, batch.pools)
+            batch.sums = pooled_sums(hidden, batch.pools)
         logits: Tensor = out.logits[0] if len(rows) else out.logits[0][:0]
         return logits.float() if self.device.type == "cpu" else logits
 
@@ -82,15 +82,15 @@ class GenericDecoder:
         return []
 
 
-class Described:
-    """A GenericModel, with what its layers ask of attention. chosen: by the user, where a family would have been there.
+class ProbedModelSpec:
+    """A TransformersModelSpec, with what its layers ask of attention. chosen: by the user, where a family would have been there.
 
     states: no layer keeps any, since those that do are refused.
     """
 
-    states: ClassVar[dict[int, tuple[StateShape, ...]]] = {}
+    states: ClassVar[dict[int, tuple[RecurrentStateShape, ...]]] = {}
 
-    def __init__(self, model: GenericModel, attention: AttentionLayout) -> None:
+    def __init__(self, model: TransformersModelSpec, attention: AttentionLayout) -> None:
         self.model, self.attention = model, attention
         self.architecture, self.notes, self.dtype = model.architecture, model.notes, model.dtype
         self.vocab_size, self.hidden_size, self.max_position = model.vocab_size, model.hidden_size, model.max_position

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from ...errors import CheckpointError, ConfigError
-from .attend import NAME, register
-from .config import GenericModel
-from .decoder import GenericDecoder
-from .proof import of_its_own_code, prove
+from .transformers_attention import NAME, register
+from .transformers_config import TransformersModelSpec
+from .transformers_decoder import TransformersDecoder
+from .transformers_batching_check import needs_remote_code, check_batching
 
 
-def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device | str, seed: int | None = None, load_format: str = "auto") -> GenericDecoder:
+def load_transformers_model(model: TransformersModelSpec, dtype: torch.dtype, device: torch.device | str, seed: int | None = None, load_format: str = "auto") -> TransformersDecoder:
     """The checkpoint in `dtype` on `device`, or with a seed random weights of its shape. load_format: "pt" takes pickled files too.
 
     Raises CheckpointError for tensors that are missing, left over or of another shape, and ConfigError where the model
@@ -24,13 +24,13 @@ def load_generic(model: GenericModel, dtype: torch.dtype, device: torch.device |
     module.set_attn_implementation(NAME)
     if module.config._attn_implementation != NAME:
         raise ConfigError(f"{model.architecture} does not let its attention be replaced, so transformers cannot run it over our cache")
-    with of_its_own_code(model.architecture):
-        decoder = GenericDecoder(model, module, dtype, torch.device(device))
-    prove(decoder)
+    with needs_remote_code(model.architecture):
+        decoder = TransformersDecoder(model, module, dtype, torch.device(device))
+    check_batching(decoder)
     return decoder
 
 
-def _module(model: GenericModel, dtype: torch.dtype, seed: int | None, pickles: bool) -> Any:
+def _module(model: TransformersModelSpec, dtype: torch.dtype, seed: int | None, pickles: bool) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options: dict[str, Any] = {"trust_remote_code": model.remote_code, "dtype": dtype}

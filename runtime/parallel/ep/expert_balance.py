@@ -7,18 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..attention.by_layer import listed
-from ..models.expert_spread import Spread, rows_of
-from ..models.experts import ExpertsPart
-from .moving import Mover, Slice, bytes_of, told_apart
-from .placement import Held, balance, loads, moves, place, staying
-from .team import Team
+from ...attention.attention_by_layer import listed
+from ...models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
+from ...models.reference.reference_experts import ReferenceExperts
+from .expert_migration import ExpertMigrator, ExpertMigrationStep, bytes_of, describe_experts_apart
+from .expert_placement import Held, balance, loads, moves, place_experts, keep_in_place
+from ..workers.worker_group import RankGroup
 
 MOST = 32 * 2**20  # bytes that go from rank to rank between two steps, or one expert
 WORTH = 1.02  # of a layer's fullest rank, how much more it has than it would have: less is not worth moving for
 
 
-class Rebalanced(NamedTuple):
+class RebalanceResult(NamedTuple):
     """One rebalancing. layers: whose experts moved.  experts, bytes: that went to another place.  seconds: between steps, of rank 0.
 
     balance_before: of the rows since the one before, how busy ranks were beside the busiest of each layer, on average.  balance_expected: of
@@ -33,19 +33,19 @@ class Rebalanced(NamedTuple):
     balance_expected: float = 1.0
 
 
-class _Layer:
+class _ExpertLayerBalance:
     """counted: of each expert, how often it was chosen before it last moved.  planned: before `window` was asked last.  rows: of each rank, before experts last moved.
 
     part: None while its weights are loaded anew.
     """
 
-    part: ExpertsPart | None
+    part: ReferenceExperts | None
 
-    def __init__(self, part: ExpertsPart, ranks: int) -> None:
+    def __init__(self, part: ReferenceExperts, ranks: int) -> None:
         self.rows = [0] * ranks
         self.take(part)
 
-    def take(self, part: ExpertsPart) -> None:
+    def take(self, part: ReferenceExperts) -> None:
         """Its weights were loaded, and nothing was computed with them."""
         assert part.spread is not None and part.counts is not None
         self.part, self.spread, self._counts = part, part.spread, part.counts
@@ -56,7 +56,7 @@ class _Layer:
         found: list[int] = self._counts.tolist()
         return found
 
-    def rows_now(self, part: ExpertsPart | None = None) -> list[int]:
+    def rows_now(self, part: ReferenceExperts | None = None) -> list[int]:
         """part: the one that is there now, which may be another since weights were loaded."""
         found = [sum(pair) for pair in zip(self.rows, rows_of(self.spread.held, self.counted, self.counts), strict=True)]
         if part is None or part is self.part or part.spread is None or part.counts is None:
@@ -74,7 +74,7 @@ class _Layer:
         self.part = None
 
     @property
-    def here(self) -> ExpertsPart:
+    def here(self) -> ReferenceExperts:
         assert self.part is not None
         return self.part
 
@@ -84,16 +84,16 @@ class _Layer:
         return _less(self.planned, before)
 
 
-class ExpertRanks:
+class ExpertBalancer:
     """team: the others.  mover: rank 0's.  last: what the last rebalancing did, once it is done.  Its methods are called between steps."""
 
-    def __init__(self, team: Team, mover: Mover, ranks: int) -> None:
+    def __init__(self, team: RankGroup, mover: ExpertMigrator, ranks: int) -> None:
         self._team, self._mover = team, mover
-        self.layers = {index: _Layer(part, ranks) for index, part in mover.parts.items()}
+        self.layers = {index: _ExpertLayerBalance(part, ranks) for index, part in mover.parts.items()}
         self._windows = deque[tuple[int, list[int]]]()  # of layers that are still to be planned, how often each expert was chosen
-        self._slices = deque[Slice]()
+        self._slices = deque[ExpertMigrationStep]()
         self._rows, self._expected = self.rows(), list[list[float]]()
-        self._now = self.last = Rebalanced()
+        self._now = self.last = RebalanceResult()
         self.count = self.moved = 0
 
     @property
@@ -123,7 +123,7 @@ class ExpertRanks:
         assert not self.busy
         self.look()
         before, self._rows, self._expected = self._rows, self.rows(), []
-        self._now = Rebalanced(balance_before=balance([_less(*pair) for pair in zip(self._rows, before, strict=True)]))
+        self._now = RebalanceResult(balance_before=balance([_less(*pair) for pair in zip(self._rows, before, strict=True)]))
         self._windows += ((index, self.layers[index].window()) for index in self._mover.movable)
         self._done()
 
@@ -151,11 +151,11 @@ class ExpertRanks:
             self._slices += slices(index, layer.spread.held, held, bytes_of(layer.here))
             self._now = self._now._replace(layers=self._now.layers + 1)
 
-    def _move(self, slice: Slice) -> None:
+    def _move(self, slice: ExpertMigrationStep) -> None:
         layer, began, count = self.layers[slice.layer], time.perf_counter(), len(slice.moves)
         if slice.held is not None:
             layer.moving()
-        slice = slice._replace(chosen=told_apart(layer.here))
+        slice = slice._replace(chosen=describe_experts_apart(layer.here))
         self._together("move", self._mover.take, slice)
         now, size = self._now, count * bytes_of(layer.here)
         self.moved += count
@@ -167,7 +167,7 @@ class ExpertRanks:
         try:
             own(*arguments)
         except BaseException as error:
-            self._team.broke_off(error)
+            self._team.report_failed_step(error)
             raise
 
     def _done(self) -> None:
@@ -197,21 +197,21 @@ class ExpertRanks:
         return sorted({*self.layers} - {*self._mover.movable})
 
 
-def better(spread: Spread, weights: Sequence[int]) -> Held | None:
+def better(spread: ExpertParallelPlan, weights: Sequence[int]) -> Held | None:
     """Where experts should lie; None: as they do. weights: how often each was chosen."""
     if not any(weights):
         return None
     nodes = spread.nodes if spread.groups % spread.nodes == 0 else 1
-    found = staying(spread.held, place(weights, [*map(len, spread.held)], nodes, spread.groups if nodes > 1 else 1), nodes)
+    found = keep_in_place(spread.held, place_experts(weights, [*map(len, spread.held)], nodes, spread.groups if nodes > 1 else 1), nodes)
     return found if max(loads(spread.held, weights)) > WORTH * max(loads(found, weights)) else None
 
 
-def slices(layer: int, before: Held, after: Held, expert: int) -> Iterator[Slice]:
+def slices(layer: int, before: Held, after: Held, expert: int) -> Iterator[ExpertMigrationStep]:
     """expert: bytes of one."""
     wanted, each = moves(before, after), max(1, MOST // expert)
     for start in range(0, len(wanted), each):
         part = tuple(wanted[start : start + each])
-        yield Slice(layer, part, after if start + each >= len(wanted) else None)
+        yield ExpertMigrationStep(layer, part, after if start + each >= len(wanted) else None)
 
 
 def _less(now: Sequence[int], before: Sequence[int]) -> list[int]:

@@ -9,26 +9,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import RuntimeFailure
-from ..models.decoder import Decoder
-from ..models.expert_moves import form_of, put, tensors_of
-from ..models.experts import ExpertsPart
-from .placement import Held, Move
+from ...errors import RuntimeFailure
+from ...models.decoder import Decoder
+from ...models.placement.expert_transfer import form_of, put, tensors_of
+from ...models.reference.reference_experts import ReferenceExperts
+from .expert_placement import Held, ExpertMove
 
 
-class Slice(NamedTuple):
+class ExpertMigrationStep(NamedTuple):
     """What all ranks do between two steps. held: how the layer's experts lie once it is done; None: more of the layer is to come.
 
-    chosen: what `told_apart` says of rank 0's layer.
+    chosen: what `describe_experts_apart` says of rank 0's layer.
     """
 
     layer: int
-    moves: tuple[Move, ...]
+    moves: tuple[ExpertMove, ...]
     held: Held | None
     chosen: int = 0
 
 
-class Mover:
+class ExpertMigrator:
     """One rank's part. All ranks of the group make one at the same time, and take the same slices in the same order. On a GPU all of it is
     queued on the stream that computes, behind the steps that run, and the weights and the places stay at their addresses, which graphs have.
 
@@ -38,13 +38,13 @@ class Mover:
     def __init__(self, model: Decoder, rank: int, ranks: int, group: dist.ProcessGroup | None = None) -> None:
         self._model, self._rank, self._ranks, self._group = model, rank, ranks, group
         self.review()
-        self._under_way: ExpertsPart | None = None
+        self._under_way: ReferenceExperts | None = None
         self._staged: list[tuple[int, list[Tensor]]] = []  # of the part that is under way: for which place, and what comes there
 
     @property
-    def parts(self) -> dict[int, ExpertsPart]:
+    def parts(self) -> dict[int, ReferenceExperts]:
         """The mixtures by their layers, which are others once weights were loaded anew."""
-        return {index: layer.ffn for index, layer in enumerate(self._model.layers) if isinstance(layer.ffn, ExpertsPart) and layer.ffn.spread is not None}
+        return {index: layer.ffn for index, layer in enumerate(self._model.layers) if isinstance(layer.ffn, ReferenceExperts) and layer.ffn.spread is not None}
 
     def review(self) -> None:
         """Find out anew what can move: all ranks do so at the same time, once weights were loaded."""
@@ -66,13 +66,13 @@ class Mover:
         return [index for index, each in forms.items() if len(each) == 1 and None not in each]
 
     @torch.inference_mode()
-    def take(self, slice: Slice) -> None:
+    def take(self, slice: ExpertMigrationStep) -> None:
         """Returns when this rank's part is there; with the last slice of a layer the rows of the next step go by the new placement.
 
         Raises RuntimeFailure where this rank's router chose otherwise than rank 0's.
         """
         part, travels = self.parts[slice.layer], list[dist.P2POp]()
-        if told_apart(part) != slice.chosen:
+        if describe_experts_apart(part) != slice.chosen:
             raise RuntimeFailure(f"rank {self._rank} chose other experts in layer {slice.layer} than rank 0: its router computes otherwise")
         if part is not self._under_way:
             self._under_way, self._staged = part, []
@@ -93,14 +93,14 @@ class Mover:
         if slice.held is not None:
             self._settle(part, slice.held)
 
-    def _settle(self, part: ExpertsPart, held: Held) -> None:
+    def _settle(self, part: ReferenceExperts, held: Held) -> None:
         for place, tensors in self._staged:
             put(part.experts[place], tensors)
         self._staged = []
-        part.lie(held)
+        part.hold_experts(held)
 
 
-def told_apart(part: ExpertsPart) -> int:
+def describe_experts_apart(part: ReferenceExperts) -> int:
     """A number of how often each expert was chosen: all ranks must have the same."""
     assert part.counts is not None
     return zlib.crc32(part.counts.cpu().numpy().tobytes())
@@ -110,6 +110,6 @@ def raw(x: Tensor) -> Tensor:
     return x.view(-1).view(torch.uint8)
 
 
-def bytes_of(part: ExpertsPart) -> int:
+def bytes_of(part: ReferenceExperts) -> int:
     """Of one expert."""
     return sum(tensor.nbytes for tensor in tensors_of(part.experts[0]))

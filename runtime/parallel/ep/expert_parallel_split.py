@@ -10,30 +10,30 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..attention.by_layer import listed
-from ..errors import ConfigError
-from ..models.block import Block
-from ..models.claims_gpu import around_refusal
-from ..models.decoder import Decoder
-from ..models.expert_claims import PLAIN
-from ..models.experts import ExpertsPart, names_of_expert
-from ..models.spec import Experts, Held, Model
-from .placement import begin
+from ...attention.attention_by_layer import listed
+from ...errors import ConfigError
+from ...models.reference.reference_block import ReferenceBlock
+from ...models.gpu.gpu_support import gpu_refusal_around_mixer
+from ...models.decoder import Decoder
+from ...models.gpu.gpu_expert_support import PLAIN
+from ...models.reference.reference_experts import ReferenceExperts, expert_names
+from ...models.spec.model_spec import ExpertsSpec, ExpertShare, ModelSpec
+from .expert_placement import initial_placement
 
 
-class WholeExperts(NamedTuple):
+class ExpertParallelSplit(NamedTuple):
     """How experts are shared out. redundant: copies, in each layer.  nodes: of ranks that follow each other, on one of which a router's group of experts lies.
-    ordered: see `Held`."""
+    ordered: see `ExpertShare`."""
 
     redundant: int = 0
     nodes: int = 1
     ordered: bool = False
 
-    def held(self, part: Experts, rank: int, ranks: int) -> Held:
+    def held(self, part: ExpertsSpec, rank: int, ranks: int) -> ExpertShare:
         """Before anything is known of what is chosen."""
-        return Held(rank, begin(part.count, ranks, self.redundant), self.ordered, self.nodes, part.router.groups)
+        return ExpertShare(rank, initial_placement(part.count, ranks, self.redundant), self.ordered, self.nodes, part.router.groups)
 
-    def refusal(self, part: Experts, ranks: int) -> str | None:
+    def refusal(self, part: ExpertsSpec, ranks: int) -> str | None:
         """Why a mixture cannot be shared out so, for people; None: it can."""
         places = part.count + self.redundant
         if places < ranks:
@@ -45,49 +45,49 @@ class WholeExperts(NamedTuple):
         return None
 
 
-def require_mixtures(model: Model) -> str | None:
+def require_mixtures(model: ModelSpec) -> str | None:
     """Why a model has nothing to share out so; None: it has."""
-    return None if any(isinstance(layer.ffn, Experts) for layer in model.layers) else "it has no experts: leave expert_parallel out"
+    return None if any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers) else "it has no experts: leave expert_parallel out"
 
 
 def require_kernels(model: Decoder, asked: str) -> None:
     """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts lie whole on ranks. asked: how its text begins."""
     for block in model.layers:
-        if isinstance(block.ffn, ExpertsPart) and (why := _kernels_refusal(block, model)) is not None:
+        if isinstance(block.ffn, ReferenceExperts) and (why := _kernels_refusal(block, model)) is not None:
             raise ConfigError(f"{asked}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take device='cpu'")
 
 
-def require_alike(fixed: list[int], asked: str) -> None:
+def require_same_options(fixed: list[int], asked: str) -> None:
     """Raises ConfigError where other ranks of GPUs keep experts otherwise than rank 0. fixed: layers of which that is so.  asked: as for `require_kernels`."""
     if fixed:
         raise ConfigError(f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms do not lie whole on ranks of GPUs; leave expert_parallel out, or take device='cpu'")
 
 
-def _kernels_refusal(block: Block, model: Decoder) -> str | None:
+def _kernels_refusal(block: ReferenceBlock, model: Decoder) -> str | None:
     if not model.fused:
         return "Triton is not there, by whose kernels GPUs compute experts of several ranks"
-    assert isinstance(block.ffn, ExpertsPart)
+    assert isinstance(block.ffn, ReferenceExperts)
     kinds = {type(product) for expert in block.ffn.experts for product in (getattr(expert, expert.into), expert.down)}
     if not kinds <= {*PLAIN}:
         return f"experts kept as {', '.join(sorted(kind.__name__ for kind in kinds))} do not lie whole on ranks of GPUs"
-    why = around_refusal(block, model.dtype)
+    why = gpu_refusal_around_mixer(block, model.dtype)
     return None if why is None else f"torch computes it on GPUs ({why}), and would wait for each step's choices"
 
 
-def narrowed_experts(part: Experts, whole: WholeExperts, rank: int, ranks: int) -> Experts:
+def narrowed_expert_parallel(part: ExpertsSpec, whole: ExpertParallelSplit, rank: int, ranks: int) -> ExpertsSpec:
     return replace(part, held=whole.held(part, rank, ranks))
 
 
-def elsewhere(model: Model) -> tuple[str, ...]:
+def elsewhere(model: ModelSpec) -> tuple[str, ...]:
     """How the names of tensors begin, in the model, that belong to experts of other ranks. model: a rank's own."""
     return tuple(dict.fromkeys(_elsewhere(model)))
 
 
-def _elsewhere(model: Model) -> Iterator[str]:
+def _elsewhere(model: ModelSpec) -> Iterator[str]:
     for index, layer in enumerate(model.layers):
-        if isinstance(layer.ffn, Experts) and layer.ffn.held is not None:
+        if isinstance(layer.ffn, ExpertsSpec) and layer.ffn.held is not None:
             prefix = model.names.layer.format(model.stage.first + index)
             for expert in {*range(layer.ffn.count)} - {*layer.ffn.here}:
-                names = names_of_expert(model.names, expert)
+                names = expert_names(model.names, expert)
                 both = () if names.gate_up is None else (names.gate_up.name,)
                 yield from (f"{prefix}{name}." for name in (names.gate, names.up, names.down, *both))

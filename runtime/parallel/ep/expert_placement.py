@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 Held = tuple[tuple[int, ...], ...]  # of each card, the expert of each of its places
 
 
-class Move(NamedTuple):
+class ExpertMove(NamedTuple):
     """An expert that goes from one place to another. source, target: a card and one of its places."""
 
     expert: int
@@ -21,7 +21,7 @@ class Move(NamedTuple):
     target: tuple[int, int]
 
 
-def begin(experts: int, cards: int, redundant: int = 0) -> Held:
+def initial_placement(experts: int, cards: int, redundant: int = 0) -> Held:
     """Before anything is known: as many on each card but for one, those of a card follow each other; copies where the expert is not yet."""
     each, more = divmod(experts, cards)
     starts = [card * each + min(card, more) for card in range(cards + 1)]
@@ -35,7 +35,7 @@ def begin(experts: int, cards: int, redundant: int = 0) -> Held:
     return tuple(map(tuple, found))
 
 
-def place(weights: Sequence[float], sizes: Sequence[int], nodes: int = 1, groups: int = 1) -> Held:
+def place_experts(weights: Sequence[float], sizes: Sequence[int], nodes: int = 1, groups: int = 1) -> Held:
     """sizes: places of each card, the cards of a node following each other.  weights: of each expert, from 0.  groups: of experts that follow each other.
 
     Where groups cannot be shared out among the nodes, all experts are placed as on one. Raises ConfigError for what does not divide.
@@ -45,7 +45,7 @@ def place(weights: Sequence[float], sizes: Sequence[int], nodes: int = 1, groups
         groups = nodes = 1
     size, cards, found = len(weights) // groups, len(sizes) // nodes, list[list[int]]()
     by_group = [sum(weights[start : start + size]) for start in range(0, len(weights), size)]
-    for node, held in enumerate(packed(by_group, [groups // nodes] * nodes)):
+    for node, held in enumerate(pack_experts(by_group, [groups // nodes] * nodes)):
         own = [expert for group in sorted(held) for expert in range(group * size, (group + 1) * size)]
         found += _on_node(own, weights, sizes[node * cards : (node + 1) * cards])
     return tuple(map(tuple, found))
@@ -53,13 +53,13 @@ def place(weights: Sequence[float], sizes: Sequence[int], nodes: int = 1, groups
 
 def _on_node(own: list[int], weights: Sequence[float], sizes: Sequence[int]) -> list[list[int]]:
     """The experts of each card of a node that holds these."""
-    copies = copied([weights[expert] for expert in own], sum(sizes))
+    copies = copies_of_experts([weights[expert] for expert in own], sum(sizes))
     each = [expert for expert, count in zip(own, copies, strict=True) for _ in range(count)]
     shares = [weights[expert] / count for expert, count in zip(own, copies, strict=True) for _ in range(count)]
-    return [[each[item] for item in pack] for pack in packed(shares, sizes, each)]
+    return [[each[item] for item in pack] for pack in pack_experts(shares, sizes, each)]
 
 
-def packed(weights: Sequence[float], sizes: Sequence[int], kinds: Sequence[int] | None = None) -> list[list[int]]:
+def pack_experts(weights: Sequence[float], sizes: Sequence[int], kinds: Sequence[int] | None = None) -> list[list[int]]:
     """Items into packs of so many items: the heaviest first, each into the lightest pack that is not full; ties in their order.
 
     kinds: of each item; a pack that has one of its kind is taken where all others are full.
@@ -75,7 +75,7 @@ def packed(weights: Sequence[float], sizes: Sequence[int], kinds: Sequence[int] 
     return found
 
 
-def copied(weights: Sequence[float], places: int) -> list[int]:
+def copies_of_experts(weights: Sequence[float], places: int) -> list[int]:
     """How many copies of each, so that the heaviest share is as small as can be: every place that is left goes to where a copy has most to do."""
     copies = [1] * len(weights)
     for _ in range(places - len(weights)):
@@ -98,15 +98,15 @@ def balance(rows: Sequence[Sequence[float]]) -> float:
     return sum(sum(each) / len(each) for each in rows if each) / most if most else 1.0
 
 
-def staying(before: Held, after: Held, nodes: int = 1) -> Held:
+def keep_in_place(before: Held, after: Held, nodes: int = 1) -> Held:
     """`after` with the cards of each node exchanged so that most experts stay where they are, those on their places."""
     found, cards = list[tuple[int, ...]](), len(before) // nodes
     for start in range(0, len(before), cards):
-        found += _on_cards(before[start : start + cards], after[start : start + cards])
+        found += _assign_to_gpus(before[start : start + cards], after[start : start + cards])
     return tuple(found)
 
 
-def _on_cards(before: Held, packs: Held) -> list[tuple[int, ...]]:
+def _assign_to_gpus(before: Held, packs: Held) -> list[tuple[int, ...]]:
     pairs = [(-_common(card, pack), at, which) for at, card in enumerate(before) for which, pack in enumerate(packs) if len(card) == len(pack)]
     found: dict[int, tuple[int, ...]] = {}
     taken = set[int]()
@@ -128,20 +128,20 @@ def _on_places(card: Sequence[int], pack: Sequence[int]) -> tuple[int, ...]:
     return tuple(next(coming) if expert is None else expert for expert in kept)
 
 
-def moves(before: Held, after: Held) -> list[Move]:
+def moves(before: Held, after: Held) -> list[ExpertMove]:
     """What to copy when places change; of several copies each is asked for about as many."""
     sources: dict[int, list[tuple[int, int]]] = {}
     for card, own in enumerate(before):
         for number, expert in enumerate(own):
             sources.setdefault(expert, []).append((card, number))
-    asked, found = [0] * len(before), list[Move]()
+    asked, found = [0] * len(before), list[ExpertMove]()
     for card, (old, new) in enumerate(zip(before, after, strict=True)):
         for number, expert in enumerate(new):
             if old[number] != expert:
                 here = [source for source in sources[expert] if source[0] == card]
                 source = min(here or sources[expert], key=lambda source: asked[source[0]])
                 asked[source[0]] += source[0] != card
-                found.append(Move(expert, source, (card, number)))
+                found.append(ExpertMove(expert, source, (card, number)))
     return found
 
 

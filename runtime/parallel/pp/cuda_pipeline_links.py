@@ -6,16 +6,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ConfigError
-from ..kernels.ahead import is_compiling
-from ..kernels.mailbox import Mailbox
-from ..models.decoder import Decoder
-from .cuda_ranks import CudaRanks
+from ...errors import ConfigError
+from ...kernels.launch.compile_ahead import is_compiling
+from ...kernels.comm.gpu_p2p import P2PChannel
+from ...models.decoder import Decoder
+from ..cuda_collectives import CudaCollectives
 
 MOST_PARTS = 64  # micro-batches of a step
 
 
-class CudaLinks:
+class CudaPipelineLinks:
     """A rank's ends. model: its stage.  tokens: of a step, at most.
 
     Each rank sends to the one of the same place in the next stage. Called by all ranks at the same time: they exchange addresses.
@@ -23,7 +23,7 @@ class CudaLinks:
 
     stays_on_device = True
 
-    def __init__(self, ranks: CudaRanks, model: Decoder, tokens: int) -> None:
+    def __init__(self, ranks: CudaCollectives, model: Decoder, tokens: int) -> None:
         if ranks.why:
             raise ConfigError(f"Engine(pipeline_parallel={ranks.place.stages}): {ranks.why}, which stages need; take device='cpu'")
         self.place, self._device, self.model = ranks.place, ranks.device, model
@@ -33,11 +33,11 @@ class CudaLinks:
         own = ranks.place.stage * each + ranks.place.split.rank
         numbers = tokens * model.config.hidden_size * model.dtype.itemsize // 4 + 4 * MOST_PARTS
         with torch.cuda.device(self._device):
-            self._memory, addresses = ranks.share(2 * Mailbox.bytes_for(numbers, MOST_PARTS))
-        half = Mailbox.bytes_for(numbers, MOST_PARTS)
+            self._memory, addresses = ranks.share(2 * P2PChannel.bytes_for(numbers, MOST_PARTS))
+        half = P2PChannel.bytes_for(numbers, MOST_PARTS)
         into, out = self._memory[:half].view(torch.int32), self._memory[half:].view(torch.int32)
-        self._before = None if model.config.stage.begins else Mailbox(into, addresses[own : own + 1], addresses[own - each : own - each + 1] + half, numbers, MOST_PARTS)
-        self._next = None if model.config.stage.ends else Mailbox(out, addresses[own : own + 1] + half, addresses[own + each : own + each + 1], numbers, MOST_PARTS)
+        self._before = None if model.config.stage.begins else P2PChannel(into, addresses[own : own + 1], addresses[own - each : own - each + 1] + half, numbers, MOST_PARTS)
+        self._next = None if model.config.stage.ends else P2PChannel(out, addresses[own : own + 1] + half, addresses[own + each : own + each + 1], numbers, MOST_PARTS)
 
     def begin(self) -> None:
         """A step begins."""

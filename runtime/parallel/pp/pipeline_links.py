@@ -13,31 +13,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from ..cache.states import StateMemory
-from ..models.decoder import Decoder
-from ..step.batch import Batch
-from .ranks import Ranks
-from .stages import Place
+from ...attention.attention_backend import AttentionBackend
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...models.decoder import Decoder
+from ...step.step_batch import StepBatch
+from ..rank_collectives import RankCollectives
+from .pipeline_stages import RankPlace
 
 AHEAD = 8  # micro-batches that a stage may be before the next one
 
 
-class StageRanks(Ranks):
+class StageRankGroup(RankCollectives):
     """The ranks of one stage, among those of all. rank, ranks: of the stage."""
 
     def __init__(self, rank: int, ranks: int, meeting: Path, stages: int, arrived: Callable[[], None] = lambda: None) -> None:
         super().__init__(rank, ranks, meeting, arrived)
-        self.place, each = Place.of(rank, ranks, stages), ranks // stages
+        self.place, each = RankPlace.of(rank, ranks, stages), ranks // stages
         groups = [dist.new_group(range(first, first + each)) for first in range(0, ranks, each)] if each > 1 else []
         self.group = groups[self.place.stage] if groups else None
         self.rank, self.ranks = self.place.split[:2]
 
 
-class Links:
+class PipelineLinks:
     """A rank's ends of what leads from stage to stage: each sends to the one of the same place in the next stage."""
 
-    def __init__(self, ranks: StageRanks) -> None:
+    def __init__(self, ranks: StageRankGroup) -> None:
         self.place, self._sending = ranks.place, deque[tuple[Any, Tensor]]()
         each = ranks.place.split.ranks
         own = ranks.place.stage * each + ranks.rank
@@ -60,21 +60,21 @@ def raw(x: Tensor) -> Tensor:
     return x.view(-1).view(torch.uint8)
 
 
-class Done(NamedTuple):
+class StageProgress(NamedTuple):
     """Of a rank since it began: seconds in which it has computed, and what `Decoder.expert_counts` says of its layers."""
 
     seconds: float
     expert_counts: list[list[int]]
 
 
-class Pipeline:
+class PipelineStage:
     """One rank's stage of a model, joined with the others. seconds: that it has computed."""
 
-    def __init__(self, model: Decoder, links: Links) -> None:
+    def __init__(self, model: Decoder, links: PipelineLinks) -> None:
         self.model, self.links, self.seconds = model, links, 0.0
         self._stage = model.config.stage
 
-    def run(self, batch: Batch, attention: AttentionBackend, memory: StateMemory | None = None) -> None:
+    def run(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> None:
         """Compute a planned batch and hand on what it gives: at once, while the next one begins."""
         if not self._stage.begins:
             batch.entering = self.links.receive((len(batch.token_ids), self.model.config.hidden_size), self.model.dtype, self.links.before)
@@ -92,7 +92,7 @@ class Pipeline:
             if each is not None:
                 self.links.send(each, 0)
 
-    def result(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def result(self, batch: StepBatch) -> tuple[Tensor, Tensor | None]:
         """On rank 0: the logits of a batch, [R, vocabulary], float32, and its sums, [pools, hidden], float64."""
         config, last = self.model.config, self.links.last
         count = len(batch.logit_rows)
@@ -105,5 +105,5 @@ class Pipeline:
         yield
         self.seconds += time.perf_counter() - began
 
-    def done(self) -> Done:
-        return Done(self.seconds, self.model.expert_counts())
+    def done(self) -> StageProgress:
+        return StageProgress(self.seconds, self.model.expert_counts())

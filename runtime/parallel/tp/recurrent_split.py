@@ -8,60 +8,60 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..models.names import Names
-from ..models.recurrent_spec import Delta, Mamba2
-from ..models.spec import ShortConv
-from .cuts import Cut, Split, numbers
+from ...models.spec.tensor_names import TensorNames
+from ...models.spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from ...models.spec.model_spec import ShortConvSpec
+from .tensor_slices import TensorSlice, TensorParallelSplit, numbers
 
-Recurrent = ShortConv | Delta | Mamba2
-Pieces = Iterator[tuple[str, Cut]]
+Recurrent = ShortConvSpec | DeltaNetSpec | Mamba2Spec
+Pieces = Iterator[tuple[str, TensorSlice]]
 
 KNOWN: dict[type, set[str]] = {  # see `split.SPLIT`; of tiled heads, those of values that belong together are no neighbours
-    ShortConv: {"channels", "width", "bias"},
-    Delta: {"heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate"},
-    Mamba2: {
+    ShortConvSpec: {"channels", "width", "bias"},
+    DeltaNetSpec: {"heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate"},
+    Mamba2Spec: {
         "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "scale", "scales", "log_rate",
     },
 }  # fmt: skip
 
 
-def divided(part: Recurrent) -> dict[str, int]:
+def recurrent_refusal(part: Recurrent) -> dict[str, int]:
     """What must divide, by its name for people."""
-    if isinstance(part, ShortConv):
+    if isinstance(part, ShortConvSpec):
         return {"channels of a convolution": part.channels}
-    if isinstance(part, Delta):
+    if isinstance(part, DeltaNetSpec):
         return {"heads of keys of a recurrent layer": part.key_heads}
     return {"groups of heads of a recurrent layer": part.groups}
 
 
-def narrow(part: Recurrent, split: Split) -> Recurrent:
+def narrow(part: Recurrent, split: TensorParallelSplit) -> Recurrent:
     """The rank's own."""
-    if isinstance(part, ShortConv):
+    if isinstance(part, ShortConvSpec):
         return replace(part, channels=len(split.of(part.channels)))
     heads = len(split.of(part.heads))
-    if isinstance(part, Delta):
+    if isinstance(part, DeltaNetSpec):
         return replace(part, heads=heads, key_heads=len(split.of(part.key_heads)))
     return replace(part, heads=heads, groups=len(split.of(part.groups)))
 
 
-def pieces(part: Recurrent, names: Names, split: Split) -> Pieces:
+def pieces(part: Recurrent, names: TensorNames, split: TensorParallelSplit) -> Pieces:
     """By the name of a tensor in a layer, what a rank keeps of it."""
-    if isinstance(part, ShortConv):
+    if isinstance(part, ShortConvSpec):
         yield from _of_conv(part, names, split)
-    elif isinstance(part, Delta):
+    elif isinstance(part, DeltaNetSpec):
         yield from _of_delta(part, names, split)
     else:
         yield from _of_mamba(part, names, split)
 
 
-def _of_conv(part: ShortConv, names: Names, split: Split) -> Pieces:
+def _of_conv(part: ShortConvSpec, names: TensorNames, split: TensorParallelSplit) -> Pieces:
     own, count = np.asarray(split.of(part.channels)), part.channels
     yield from _rows(names.conv.into, 3 * count, _behind([own] * 3, [count] * 3))
     yield from _rows(names.conv.kernel, count, own)
     yield _columns(names.conv.output, count, own)
 
 
-def _of_delta(part: Delta, names: Names, split: Split) -> Pieces:
+def _of_delta(part: DeltaNetSpec, names: TensorNames, split: TensorParallelSplit) -> Pieces:
     own, begin, each = names.delta, names.delta.prefix, _of_letters(part, split)
     for group, tensors in (("inputs", own.inputs), ("rates", own.rates)):
         for name, letters in tensors:
@@ -80,7 +80,7 @@ def _of_delta(part: Delta, names: Names, split: Split) -> Pieces:
     yield _columns(begin + own.output, *each["v"])
 
 
-def _of_letters(part: Delta, split: Split) -> dict[str, tuple[int, np.ndarray]]:
+def _of_letters(part: DeltaNetSpec, split: TensorParallelSplit) -> dict[str, tuple[int, np.ndarray]]:
     """Of queries, keys, values, gate, b and a: how many rows there are, and those of the rank. The few numbers that KDA spreads are whole."""
     keys, values = numbers(split.of(part.key_heads), part.dim), numbers(split.of(part.heads), part.value_dim)
     found = {"q": (part.key_heads * part.dim, keys), "v": (part.heads * part.value_dim, values), "b": (part.heads, numbers(split.of(part.heads), 1))}
@@ -89,32 +89,32 @@ def _of_letters(part: Delta, split: Split) -> dict[str, tuple[int, np.ndarray]]:
     return found | {"z": few or found["v"], "a": few or found["b"]}
 
 
-def _decays(part: Delta, begin: str, split: Split) -> Pieces:
+def _decays(part: DeltaNetSpec, begin: str, split: TensorParallelSplit) -> Pieces:
     heads, few = split.of(part.heads), part.rank is not None
-    yield f"{begin}A_log", Cut(2 if few else 0, part.heads, np.asarray(heads))
+    yield f"{begin}A_log", TensorSlice(2 if few else 0, part.heads, np.asarray(heads))
     size = part.dim if few else 1
-    yield f"{begin}dt_bias", Cut(0, part.heads * size, numbers(heads, size))
+    yield f"{begin}dt_bias", TensorSlice(0, part.heads * size, numbers(heads, size))
 
 
-def _of_mamba(part: Mamba2, names: Names, split: Split) -> Pieces:
+def _of_mamba(part: Mamba2Spec, names: TensorNames, split: TensorParallelSplit) -> Pieces:
     begin, heads, states = names.mamba, split.of(part.heads), part.groups * part.size
     inner, shared = numbers(heads, part.dim), numbers(split.of(part.groups), part.size)
     seen, counts = [inner, shared, shared], [part.inner, states, states]
     yield from _rows(f"{begin}in_proj", part.inner + part.channels + part.heads, _behind([inner, *seen, np.asarray(heads)], [part.inner, *counts, part.heads]))
     yield from _rows(f"{begin}conv1d", part.channels, _behind(seen, counts))
     for name in ("A_log", "D", "dt_bias"):
-        yield begin + name, Cut(0, part.heads, np.asarray(heads))
-    yield f"{begin}norm.weight", Cut(0, part.inner, inner)
+        yield begin + name, TensorSlice(0, part.heads, np.asarray(heads))
+    yield f"{begin}norm.weight", TensorSlice(0, part.inner, inner)
     yield _columns(f"{begin}out_proj", part.inner, inner)
 
 
 def _rows(name: str, count: int, kept: np.ndarray) -> Pieces:
-    yield f"{name}.weight", Cut(0, count, kept)
-    yield f"{name}.bias", Cut(0, count, kept)
+    yield f"{name}.weight", TensorSlice(0, count, kept)
+    yield f"{name}.bias", TensorSlice(0, count, kept)
 
 
-def _columns(name: str, count: int, kept: np.ndarray) -> tuple[str, Cut]:
-    return f"{name}.weight", Cut(1, count, kept, inputs=True)
+def _columns(name: str, count: int, kept: np.ndarray) -> tuple[str, TensorSlice]:
+    return f"{name}.weight", TensorSlice(1, count, kept, inputs=True)
 
 
 def _behind(kept: list[np.ndarray], counts: list[int]) -> np.ndarray:

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..adapters.adapter import Adapter, Memory, Packing, widest_of
-from ..adapters.base_weights import WeightsHere
-from ..adapters.extras import Changes, Pair, Table
-from ..adapters.sites import WEIGHT, Site, sites_of
-from ..adapters.slots import Slot, Slots, bytes_of
-from ..models.spec import Experts, Model
-from .split import Split, cuts, narrowed
-from .stages import Place, borders, stage_of
-from .team import Team
-from .whole_experts import WholeExperts
+from ...adapters.adapter import Adapter, Memory, AdapterPacker, widest_rank_of
+from ...adapters.files.base_weights import LocalBaseWeights
+from ...adapters.adapter_extras import AdapterChanges, Pair, AdaptedTable
+from ...adapters.adapter_sites import WEIGHT, AdapterSite, sites_of
+from ...adapters.adapter_slots import AdapterSlot, AdapterSlots, bytes_of
+from ...models.spec.model_spec import ExpertsSpec, ModelSpec
+from .tensor_parallel_split import TensorParallelSplit, tensor_slices, narrowed_model
+from ..pp.pipeline_stages import RankPlace, stage_boundaries, stage_of
+from ..workers.worker_group import RankGroup
+from ..ep.expert_parallel_split import ExpertParallelSplit
 
 
-class Kept(NamedTuple):
+class KeptAdapterRows(NamedTuple):
     """Outputs and inputs of a module that a rank keeps, int64; None: all."""
 
     outputs: Tensor | None = None
@@ -39,10 +39,10 @@ class Kept(NamedTuple):
         return values if self.outputs is None else values[self.outputs]
 
 
-class PartOf:
-    """What one of the ranks has of all that is the whole model's, by module. model: the whole one.  starts: see `borders`."""
+class ShardedAdapter:
+    """What one of the ranks has of all that is the whole model's, by module. model: the whole one.  starts: see `stage_boundaries`."""
 
-    def __init__(self, model: Model, place: Place, starts: Sequence[int]) -> None:
+    def __init__(self, model: ModelSpec, place: RankPlace, starts: Sequence[int]) -> None:
         split, names = place.split, model.names
         self._lead = split.rank == 0  # who adds a bias to a sum
         self._begins, self._ends = place.stage == 0, place.stage == place.stages - 1
@@ -56,11 +56,11 @@ class PartOf:
     def pairs(self, whole: Mapping[str, Pair]) -> dict[str, Pair]:
         return {module: self._of(module).of(pair) for module, pair in whole.items() if self._is_here(module)}
 
-    def changes(self, whole: Changes) -> Changes:
+    def changes(self, whole: AdapterChanges) -> AdapterChanges:
         gains = {module: self._of(module).outputs_of(values) for module, values in whole.gains.items() if self._is_here(module)}
         offsets = {module: self._of(module).outputs_of(values) for module, values in whole.offsets.items() if self._is_here(module) and self._adds(module)}
         mixtures = {module: [self._of(module).of(pair) for pair in pairs] for module, pairs in whole.mixtures.items() if self._is_here(module)}
-        return Changes(gains, offsets, whole.embedding if self._begins else None, self._of_head(whole.head), mixtures)
+        return AdapterChanges(gains, offsets, whole.embedding if self._begins else None, self._of_head(whole.head), mixtures)
 
     def table(self, name: str, whole: Tensor) -> Tensor | None:
         """Rows of the embedding or the head; None: they are elsewhere."""
@@ -78,8 +78,8 @@ class PartOf:
         else:
             into.copy_(values)
 
-    def _of(self, module: str) -> Kept:
-        return self._kept.get(module, Kept())
+    def _of(self, module: str) -> KeptAdapterRows:
+        return self._kept.get(module, KeptAdapterRows())
 
     def _adds(self, module: str) -> bool:
         return self._lead or self._of(module).inputs is None
@@ -87,42 +87,42 @@ class PartOf:
     def _is_here(self, module: str) -> bool:
         return module.startswith(self._prefixes)
 
-    def _of_head(self, table: Table | None) -> Table | None:
+    def _of_head(self, table: AdaptedTable | None) -> AdaptedTable | None:
         if table is None or not self._ends:
             return None
         whole, second = (None if part is None else part[self._tokens].clone() for part in (table.whole, table.second))
         return replace(table, whole=whole, second=second)
 
 
-def parts_of(model: Model, stages: int, ranks: int, whole: WholeExperts | None = None) -> list[PartOf]:
-    """Of all ranks in their order. ranks: of each stage.  whole: see `Split`; then each rank has what belongs to any expert, as these move."""
-    starts = borders(model, stages)
-    return [PartOf(model, Place.of(rank, stages * ranks, stages, whole), starts) for rank in range(stages * ranks)]
+def parts_of(model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None) -> list[ShardedAdapter]:
+    """Of all ranks in their order. ranks: of each stage.  whole: see `TensorParallelSplit`; then each rank has what belongs to any expert, as these move."""
+    starts = stage_boundaries(model, stages)
+    return [ShardedAdapter(model, RankPlace.of(rank, stages * ranks, stages, whole), starts) for rank in range(stages * ranks)]
 
 
-class PartsPacking:
-    """As `Packing`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_law: see `sites_of`.  whole: see `parts_of`.  memory: for rank 0's, see `Packing`."""
+class ShardedAdapterPacker:
+    """As `AdapterPacker`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_reference: see `sites_of`.  whole: see `parts_of`.  memory: for rank 0's, see `AdapterPacker`."""
 
-    def __init__(self, model: Model, stages: int, ranks: int, dtype: torch.dtype, by_law: bool = False, whole: WholeExperts | None = None, memory: Memory | None = None) -> None:
+    def __init__(self, model: ModelSpec, stages: int, ranks: int, dtype: torch.dtype, by_reference: bool = False, whole: ExpertParallelSplit | None = None, memory: Memory | None = None) -> None:
         models = models_by_stage(model, stages, ranks, whole)
-        packings = [Packing(sites_of(part, by_law), dtype, part) for part in models]
+        packings = [AdapterPacker(sites_of(part, by_reference), dtype, part) for part in models]
         self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
-        self._parts[0] = Packing(sites_of(models[0], by_law), dtype, models[0], memory), self._parts[0][1]
+        self._parts[0] = AdapterPacker(sites_of(models[0], by_reference), dtype, models[0], memory), self._parts[0][1]
 
-    def pack(self, pairs: dict[str, Pair], changes: Changes | None = None) -> Adapter:
-        changes, widest = changes or Changes(), widest_of(pairs)
+    def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None) -> Adapter:
+        changes, widest = changes or AdapterChanges(), widest_rank_of(pairs)
         parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
         beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
-        most = max(part.most_beside for part in parts)
-        own, *others = (replace(part, digest=digest, beside=beside, most_beside=most) for part in parts)
+        most = max(part.most_extras for part in parts)
+        own, *others = (replace(part, digest=digest, beside=beside, most_extras=most) for part in parts)
         return replace(own, elsewhere=tuple(others))
 
 
-class WeightsOfRanks:
+class RanksBaseWeights:
     """See `BaseWeights`: each rank tells of its part. own: rank 0's.  parts: of all ranks.  sites: of the whole model."""
 
-    def __init__(self, own: WeightsHere, team: Team, parts: Sequence[PartOf], sites: Sequence[Site]) -> None:
+    def __init__(self, own: LocalBaseWeights, team: RankGroup, parts: Sequence[ShardedAdapter], sites: Sequence[AdapterSite]) -> None:
         self.dtype, self.no_mixtures = own.dtype, own.no_mixtures
         self._own, self._team, self._parts = own, team, parts
         self._sizes = {module: size for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
@@ -154,48 +154,48 @@ class WeightsOfRanks:
         return [getattr(self._own, name)(*arguments[0]), *self._team.ask_each(name, arguments[1:])]
 
 
-def models_by_stage(model: Model, stages: int, ranks: int, whole: WholeExperts | None = None) -> list[Model]:
+def models_by_stage(model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None) -> list[ModelSpec]:
     """Of each stage that of any of its ranks, which are alike; with all experts, where these lie whole on ranks."""
-    narrow = narrowed(model, Split(0, ranks, whole)) if ranks > 1 else model
+    narrow = narrowed_model(model, TensorParallelSplit(0, ranks, whole)) if ranks > 1 else model
     if whole is not None:
-        narrow = replace(narrow, layers=tuple(replace(layer, ffn=replace(layer.ffn, held=None)) if isinstance(layer.ffn, Experts) else layer for layer in narrow.layers))
-    starts = borders(model, stages)
+        narrow = replace(narrow, layers=tuple(replace(layer, ffn=replace(layer.ffn, held=None)) if isinstance(layer.ffn, ExpertsSpec) else layer for layer in narrow.layers))
+    starts = stage_boundaries(model, stages)
     return [stage_of(narrow, starts, stage) for stage in range(stages)] if stages > 1 else [narrow]
 
 
-def bytes_of_ranks(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_law: bool = False) -> int:
+def adapter_bytes_of_ranks(model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool = False) -> int:
     """That slots take on all ranks together. model: the whole one."""
-    return ranks * sum(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_law))
+    return ranks * sum(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_reference))
 
 
-def most_of_a_rank(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_law: bool = False) -> int:
+def most_adapter_bytes_of_rank(model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool = False) -> int:
     """Bytes that slots take on the rank whose stage has most to adapt. model: the whole one."""
-    return max(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_law))
+    return max(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_reference))
 
 
-def _bytes_by_stage(model: Model, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_law: bool) -> list[int]:
-    return [bytes_of(sites_of(part, by_law), counts, itemsize) for part in models_by_stage(model, stages, ranks)]
+def _bytes_by_stage(model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool) -> list[int]:
+    return [bytes_of(sites_of(part, by_reference), counts, itemsize) for part in models_by_stage(model, stages, ranks)]
 
 
-def _kept(model: Model, split: Split) -> dict[str, Kept]:
+def _kept(model: ModelSpec, split: TensorParallelSplit) -> dict[str, KeptAdapterRows]:
     """By the names of modules in the model."""
     if split.ranks == 1:
         return {}
     found = {}
-    for name, cut in cuts(model, split).items():
+    for name, cut in tensor_slices(model, split).items():
         if name.endswith(WEIGHT):
             part = torch.from_numpy(cut.kept)
-            found[name.removesuffix(WEIGHT)] = Kept(inputs=part) if cut.inputs else Kept(outputs=part)
+            found[name.removesuffix(WEIGHT)] = KeptAdapterRows(inputs=part) if cut.inputs else KeptAdapterRows(outputs=part)
     return found
 
 
-class TeamSlots(Slots):
+class RanksAdapterSlots(AdapterSlots):
     """Of rank 0. What it lays in a slot, the other ranks lay in theirs, each its own part. all_bytes: that slots of these classes take on all ranks.
 
     On GPUs the others set theirs aside at once: graphs have the addresses.
     """
 
-    def __init__(self, team: Team, all_bytes: Callable[[Mapping[int, int]], int], at_once: bool, *args: Any, **options: Any) -> None:
+    def __init__(self, team: RankGroup, all_bytes: Callable[[Mapping[int, int]], int], at_once: bool, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._team, self._all_bytes = team, all_bytes
         if at_once and self.slots:
@@ -210,7 +210,7 @@ class TeamSlots(Slots):
         super().empty(number)
         self._team.tell("empty", number)
 
-    def placed(self, slot: Slot) -> None:
+    def placed(self, slot: AdapterSlot) -> None:
         assert slot.there is not None
         ranks = [each.rank for each in self.slots]
         self._team.tell_each("place", [(ranks, slot.number, part) for part in slot.there.elsewhere])

@@ -8,19 +8,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loading.header import FLOATS, Stored
-from ..loading.plan import WEIGHT, ZERO_POINTS, ReadersOf, renamed, scale_of_kv
-from ..models.spec import Model
-from ..quantization.grouped import Grouped
-from ..quantization.readers import Claim, Sibling
-from .split import Cut
+from ...errors import CheckpointError
+from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
+from ...loading.load_plan import WEIGHT, ZERO_POINTS, FindsWeightReader, renamed, scale_of_kv
+from ...models.spec.model_spec import ModelSpec
+from ...quantization.quantized_weight import QuantizedWeight
+from ...quantization.readers import WeightReader, TensorHeader
+from .tensor_parallel_split import TensorSlice
 
 PLAIN = ("weight", "bias")  # what a projection has that is not in few bits
 LONGEST = 4  # parts of a name behind a module's
 
 
-def coded(tensors: Iterable[Stored], model: Model, found: Mapping[str, Cut]) -> set[str]:
+def coded(tensors: Iterable[StoredTensor], model: ModelSpec, found: Mapping[str, TensorSlice]) -> set[str]:
     """By their names in the model the weights of `found` that come in few bits, as the headers of all their tensors say."""
     names: set[str] = set()
     for stored in tensors:
@@ -34,14 +34,14 @@ def coded(tensors: Iterable[Stored], model: Model, found: Mapping[str, Cut]) -> 
     return names
 
 
-class ShareReaders:
+class ShardedWeightReaders:
     """The readers of a checkpoint, of a rank: weights that are cut are read as its part of them. found: by the names in the model."""
 
-    def __init__(self, readers: ReadersOf, model: Model, found: Mapping[str, Cut]) -> None:
+    def __init__(self, readers: FindsWeightReader, model: ModelSpec, found: Mapping[str, TensorSlice]) -> None:
         self._readers, self._model, self._cuts = readers, model, found
         self.other_kv = readers.other_kv
 
-    def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
+    def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
         """See `quantization.readers.Readers`."""
         claim, name = self._readers.claim(module, siblings), renamed(module + WEIGHT, self._model, self._cuts)
         cut = self._cuts.get(name)
@@ -57,7 +57,7 @@ class ShareReaders:
         return claim._replace(shape=(shape[0], shape[1]), read=partial(_part, module, claim, kept, of_inputs))
 
 
-def _part(module: str, claim: Claim, kept: Tensor, of_inputs: bool, tensors: Mapping[str, Tensor]) -> Grouped:
+def _part(module: str, claim: WeightReader, kept: Tensor, of_inputs: bool, tensors: Mapping[str, Tensor]) -> QuantizedWeight:
     whole = claim.read(tensors)
     own = kept.to(whole.device)
     try:

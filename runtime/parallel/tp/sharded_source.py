@@ -12,33 +12,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, ConfigError
-from ..loading.checkpoint import Checkpoint, open_checkpoint
-from ..loading.cutting import cut
-from ..loading.header import DTYPES, Stored
-from ..loading.plan import renamed
-from ..loading.source import Source
-from ..loading.weights import dummy_model, load_checkpoint
-from ..models.decoder import Decoder
-from ..models.fields import shown
-from ..models.spec import Model
-from .few_bits import ShareReaders, coded
-from .split import Cut, Split, cuts, narrowed, refusal
-from .whole_experts import WholeExperts, elsewhere
+from ...errors import CheckpointError, ConfigError
+from ...loading.checkpoint import OpenCheckpoint, open_checkpoint
+from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
+from ...loading.tensor_files.safetensors_header import DTYPES, StoredTensor
+from ...loading.load_plan import renamed
+from ...loading.tensor_files.tensor_source import WeightSource
+from ...loading.load_weights import dummy_model, load_checkpoint
+from ...models.decoder import Decoder
+from ...models.spec.json_fields import shown
+from ...models.spec.model_spec import ModelSpec
+from .sharded_quantized_weights import ShardedWeightReaders, coded
+from .tensor_parallel_split import TensorSlice, TensorParallelSplit, tensor_slices, narrowed_model, refusal
+from ..ep.expert_parallel_split import ExpertParallelSplit, elsewhere
 
 
-class ShareSource:
+class ShardedWeightSource:
     """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.  absent: says of which it keeps nothing.
 
     Rows are read by runs. Of columns whole rows are read, since they lie in each row.
     """
 
-    def __init__(self, source: Source, found: Mapping[str, Cut], absent: Callable[[str], bool] = lambda name: False) -> None:
+    def __init__(self, source: WeightSource, found: Mapping[str, TensorSlice], absent: Callable[[str], bool] = lambda name: False) -> None:
         self.name, self.bytes, self._source, self._cuts = source.name, source.bytes, source, found
         self._whole = {stored.name: stored for stored in source.tensors if not absent(stored.name)}
         self.tensors = [_share(stored, found[name]) if name in found else stored for name, stored in self._whole.items()]
 
-    def read(self, stored: Stored, offset: int, part: Tensor) -> None:
+    def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         whole, cut = self._whole[stored.name], self._cuts.get(stored.name)
         if cut is None:
             self._source.read(whole, offset, part)
@@ -47,7 +47,7 @@ class ShareSource:
         else:
             self._columns(whole, cut.kept, offset, part)
 
-    def _rows(self, whole: Stored, kept: np.ndarray, offset: int, part: Tensor) -> None:
+    def _rows(self, whole: StoredTensor, kept: np.ndarray, offset: int, part: Tensor) -> None:
         width, at = _bytes(whole, 1), 0
         ends = np.append(np.flatnonzero(np.diff(kept) != 1) + 1, len(kept))  # of the runs of rows that follow each other
         while at < len(part):
@@ -57,7 +57,7 @@ class ShareSource:
             self._source.read(whole, int(kept[row]) * width + within, part[at : at + count])
             at += count
 
-    def _columns(self, whole: Stored, kept: np.ndarray, offset: int, part: Tensor) -> None:
+    def _columns(self, whole: StoredTensor, kept: np.ndarray, offset: int, part: Tensor) -> None:
         size, width = DTYPES[whole.dtype].itemsize, _bytes(whole, 1)
         first, last = offset // (len(kept) * size), -(-(offset + len(part)) // (len(kept) * size))
         rows = torch.empty((last - first) * width, dtype=torch.uint8)
@@ -67,49 +67,49 @@ class ShareSource:
         part.copy_(found[begin : begin + len(part)])
 
 
-def _share(stored: Stored, cut: Cut) -> Stored:
+def _share(stored: StoredTensor, cut: TensorSlice) -> StoredTensor:
     shape = list(stored.shape)
     shape[cut.axis] = len(cut.kept)
     return stored._replace(shape=shape, stop=stored.start + math.prod(shape) * DTYPES[stored.dtype].itemsize)
 
 
-def _bytes(stored: Stored, axis: int) -> int:
+def _bytes(stored: StoredTensor, axis: int) -> int:
     return math.prod(stored.shape[axis:]) * DTYPES[stored.dtype].itemsize
 
 
-def share_of(checkpoint: Checkpoint, split: Split) -> Checkpoint:
+def share_of(checkpoint: OpenCheckpoint, split: TensorParallelSplit) -> OpenCheckpoint:
     """What a rank loads; of a sharded state it was cut when that was written. Raises ConfigError for what cannot be shared out."""
     model = checkpoint.model
     require(model, split.ranks, split.whole, split.rows)
-    own = narrowed(model, split)
+    own = narrowed_model(model, split)
     if checkpoint.packed is not None:
         if split.rows:
             raise ConfigError(f"{asked(split.ranks, split.whole, True)}: a sharded state has latent attention by heads: open it with latent_attention='heads', or the model itself with 'rows'")
         return replace(checkpoint, model=own)
-    found = cuts(model, split)
-    cut_apart = [cut(source, model) for source in checkpoint.sources]
+    found = tensor_slices(model, split)
+    cut_apart = [split_stacked_experts(source, model) for source in checkpoint.sources]
     begins = elsewhere(own)
     few = coded([stored for source in cut_apart for stored in source.tensors], model, found)
     plain = {name: each for name, each in found.items() if name not in few}
-    sources = [ShareSource(source, _by_own_names(source, plain, model), lambda name: name.startswith(begins) or renamed(name, model, found).startswith(begins)) for source in cut_apart]
-    readers = ShareReaders(checkpoint.readers, model, {name: found[name] for name in few})
+    sources = [ShardedWeightSource(source, _by_own_names(source, plain, model), lambda name: name.startswith(begins) or renamed(name, model, found).startswith(begins)) for source in cut_apart]
+    readers = ShardedWeightReaders(checkpoint.readers, model, {name: found[name] for name in few})
     return replace(checkpoint, model=own, sources=[*sources], readers=readers)
 
 
-def require(model: Model, ranks: int, whole: WholeExperts | None = None, rows: bool = False) -> None:
-    """Raises ConfigError where a model cannot be shared out among so many ranks. whole, rows: see `Split`."""
+def require(model: ModelSpec, ranks: int, whole: ExpertParallelSplit | None = None, rows: bool = False) -> None:
+    """Raises ConfigError where a model cannot be shared out among so many ranks. whole, rows: see `TensorParallelSplit`."""
     if (why := refusal(model, ranks, whole, rows)) is not None:
         raise ConfigError(f"{asked(ranks, whole, rows)}: {model.architecture}: {why}")
 
 
-def asked(ranks: int, whole: WholeExperts | None, rows: bool) -> str:
+def asked(ranks: int, whole: ExpertParallelSplit | None, rows: bool) -> str:
     """The beginning of errors about it."""
     more = ("" if whole is None else ", expert_parallel=True") + (", latent_attention='rows'" if rows else "")
     return f"Engine(tensor_parallel={ranks}{more})"
 
 
 def load_share(
-    path: Path, dtype: torch.dtype, device: torch.device, split: Split, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
+    path: Path, dtype: torch.dtype, device: torch.device, split: TensorParallelSplit, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
 ) -> Decoder:
     """As `loading.load_model`, a rank's part of it. seed: of random weights, which are another model than one rank's."""
     checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format, split.parts(), split.rank), split)
@@ -118,15 +118,15 @@ def load_share(
     return load_checkpoint(checkpoint, dtype, device, transform)
 
 
-def _by_own_names(source: Source, found: Mapping[str, Cut], model: Model) -> dict[str, Cut]:
-    own: dict[str, Cut] = {}
+def _by_own_names(source: WeightSource, found: Mapping[str, TensorSlice], model: ModelSpec) -> dict[str, TensorSlice]:
+    own: dict[str, TensorSlice] = {}
     for stored in source.tensors:
         if (kept := found.get(renamed(stored.name, model, found))) is not None:
             own[stored.name] = _checked(source, stored, kept)
     return own
 
 
-def _checked(source: Source, stored: Stored, cut: Cut) -> Cut:
+def _checked(source: WeightSource, stored: StoredTensor, cut: TensorSlice) -> TensorSlice:
     if len(stored.shape) <= cut.axis or stored.shape[cut.axis] != cut.places:
         raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} has shape {shown(stored.shape)}, config.json asks for {cut.places} at axis {cut.axis}")
     return cut

@@ -6,22 +6,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..loading.state import Parts
-from .whole_experts import WholeExperts
+from ...loading.sharded_state import ParallelSizes
+from ..ep.expert_parallel_split import ExpertParallelSplit
 
 
-class Split(NamedTuple):
+class TensorParallelSplit(NamedTuple):
     """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width.  rows: of latent attention each rank has
     everything, and attends for some of a step's rows; otherwise it has some of the heads."""
 
     rank: int
     ranks: int
-    whole: WholeExperts | None = None
+    whole: ExpertParallelSplit | None = None
     rows: bool = False
 
-    def parts(self, stages: int = 1) -> Parts:
+    def parts(self, stages: int = 1) -> ParallelSizes:
         """That it is one of, in so many stages."""
-        return Parts(self.ranks, stages, self.whole is not None, 0 if self.whole is None else self.whole.redundant)
+        return ParallelSizes(self.ranks, stages, self.whole is not None, 0 if self.whole is None else self.whole.redundant)
 
     def of(self, count: int) -> range:
         """This rank's part of `count` things that divide."""
@@ -38,7 +38,7 @@ class Split(NamedTuple):
         return range(min(self.rank * each, count), min((self.rank + 1) * each, count))
 
 
-class Cut(NamedTuple):
+class TensorSlice(NamedTuple):
     """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order. inputs: of a product's; otherwise of its outputs."""
 
     axis: int

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..cache import Ints
-from ..cache.host import PageCopies
-from ..cache.host_pages import HostPages
-from .team import Team
+from ...cache import Ints
+from ...cache.host_kv_tier import PageCopier
+from ...cache.host_kv_pages import HostKVPages
+from .worker_group import RankGroup
 
 
-class PagesMoved(PageCopies, Protocol):
+class RankPageCopies(PageCopier, Protocol):
     def fill_nan(self, places: Ints) -> None: ...
 
 
-MOVES = {"save_pages": "save", "load_pages": "load", "fill_pages": "fill_nan", "release_pages": "release"}  # what rank 0 tells, by the methods of `HostPages`
+MOVES = {"save_pages": "save", "load_pages": "load", "fill_pages": "fill_nan", "release_pages": "release"}  # what rank 0 tells, by the methods of `HostKVPages`
 
 
-def calls_of(pages: HostPages) -> dict[str, Callable[..., Any]]:
+def calls_of(pages: HostKVPages) -> dict[str, Callable[..., Any]]:
     return {told: getattr(pages, name) for told, name in MOVES.items()}
 
 
-class TeamPages:
+class RanksPageCopier:
     """Of rank 0. The others are told first: what fails here is kept by nobody, and what fails there ends all."""
 
-    def __init__(self, own: PagesMoved, team: Team, page_size: int, places: int) -> None:
+    def __init__(self, own: RankPageCopies, team: RankGroup, page_size: int, places: int) -> None:
         self._own, self._team = own, team
-        team.ask("keep_pages", page_size, places)
+        team.ask("allocate_host_pages", page_size, places)
 
     def save(self, pages: Ints, places: Ints) -> None:
         self._team.tell("save_pages", pages, places)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
-from ..loading.checkpoint import Checkpoint
-from ..loading.plan import Plan
-from ..loading.weights import fill, plan_of, require
-from ..models.decoder import Decoder
-from ..models.spec import Model
-from .line import Begin
-from .ranks import RankOf, joined
-from .stages import Place, load_part, part_of
+from ...errors import CheckpointError
+from ...loading.checkpoint import OpenCheckpoint
+from ...loading.load_plan import LoadPlan
+from ...loading.load_weights import fill, plan_of, require
+from ...models.decoder import Decoder
+from ...models.spec.model_spec import ModelSpec
+from .worker_channel import RankStart
+from ..rank_collectives import HasRank, joined
+from ..pp.pipeline_stages import RankPlace, load_rank_part, part_of
 
 
-class Part:
+class RankWeights:
     """Of a rank. whole: the model of all ranks, once loaded.  sums: with whom the rank's products are joined, once it has met them; None: nobody."""
 
-    whole: Model
-    sums: RankOf | None = None
+    whole: ModelSpec
+    sums: HasRank | None = None
 
-    def __init__(self, begin: Begin, transform: Any) -> None:
-        self.place, self._begin, self._transform = Place.of(begin.rank, begin.ranks, begin.stages, begin.whole, begin.rows), begin, transform
-        self._plan: Plan | None = None
+    def __init__(self, begin: RankStart, transform: Any) -> None:
+        self.place, self._begin, self._transform = RankPlace.of(begin.rank, begin.ranks, begin.stages, begin.whole, begin.rows), begin, transform
+        self._plan: LoadPlan | None = None
         self.deterministic = begin.deterministic
 
     @property
@@ -36,13 +36,13 @@ class Part:
         begin = self._begin
         checkpoint = self.place.open(self.path, begin.context, begin.seed is None, begin.load_format)
         self.whole = checkpoint.model
-        return load_part(checkpoint, self.place, begin.dtype, begin.device, begin.seed, self._transform)
+        return load_rank_part(checkpoint, self.place, begin.dtype, begin.device, begin.seed, self._transform)
 
-    def opened(self, path: Path) -> Checkpoint:
+    def opened(self, path: Path) -> OpenCheckpoint:
         """Another checkpoint: for all ranks, or what lies there for this one."""
         return self.place.open(path, self._begin.context, load_format=self._begin.load_format)
 
-    def plan(self, model: Decoder, checkpoint: Checkpoint) -> Plan:
+    def plan(self, model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
         """What of a checkpoint goes where in the rank's model; `fill` takes the newest."""
         plan = self._plan = plan_of(model, part_of(checkpoint, self.place))
         require(plan, model, self._transform)

@@ -21,18 +21,18 @@ from typing import Any, Protocol
 
 import torch
 
-from ..attention import AttentionBackend, attention_backend
-from ..cache.host_pages import HostPages
-from ..cache.states import StateMemory
-from ..errors import RuntimeFailure
-from ..layers import cpu
-from ..models.decoder import Decoder
-from ..models.explain import layers_of
-from ..models.kv_scales import take_scales
-from ..quantization import transform_for
-from .adapters_here import AdaptersHere
-from .host_pages import calls_of
-from .line import (
+from ...attention import AttentionBackend, attention_backend
+from ...cache.host_kv_pages import HostKVPages
+from ...cache.recurrent_state_memory import RecurrentStateMemory
+from ...errors import RuntimeFailure
+from ...layers import cpu_kernels
+from ...models.decoder import Decoder
+from ...models.describe.explain_executors import layers_of
+from ...models.kv_cache_scales import take_scales
+from ...quantization import transform_for
+from .rank_adapters import RankAdapters
+from .rank_host_pages import calls_of
+from .worker_channel import (
     ALIVE,
     ASK,
     FAILED,
@@ -44,21 +44,21 @@ from .line import (
     UNANSWERED,
     WAKE,
     WHERE,
-    Begin,
-    Line,
-    Room,
+    RankStart,
+    RankChannel,
+    RankKVOptions,
 )
-from .moving import Mover
-from .part import Part
-from .pipeline import Links, Pipeline, StageRanks
-from .ranks import Ranks
-from .step_words import Rows
+from ..ep.expert_migration import ExpertMigrator
+from .rank_weights import RankWeights
+from ..pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
+from ..rank_collectives import RankCollectives
+from ..step_batch_message import MirroredSlots
 
 BEAT = 0.5  # seconds between two signs of life
-ON_GPUS = "sgl.runtime.executor.gpu_follower"  # whose `begun` a rank takes there
+ON_GPUS = "sgl.runtime.executor.ranks.gpu_rank_worker"  # whose `begun` a rank takes there
 
 
-class Following(Protocol):
+class RankCommands(Protocol):
     """What a rank above 0 does."""
 
     def told(self) -> bytes:
@@ -71,17 +71,17 @@ class Following(Protocol):
         """Do what rank 0 says; what it answers."""
 
 
-class Follower:
+class RankWorker:
     """part: what the rank holds.  model: that, joined with the others'.  pipeline: of a stage's layers.  mover: where experts lie whole on ranks."""
 
-    def __init__(self, part: Part, model: Decoder, pipeline: Pipeline | None = None, mover: Mover | None = None) -> None:
-        self.part, self.model, self.pipeline, self._rows = part, model, pipeline, Rows(0)
-        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "keep_pages": self.keep_pages, "held": self.held}
-        self._called |= AdaptersHere(part, model).calls
+    def __init__(self, part: RankWeights, model: Decoder, pipeline: PipelineStage | None = None, mover: ExpertMigrator | None = None) -> None:
+        self.part, self.model, self.pipeline, self._rows = part, model, pipeline, MirroredSlots(0)
+        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "allocate_host_pages": self.allocate_host_pages, "held": self.held}
+        self._called |= RankAdapters(part, model).calls
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
-        self._memory: StateMemory | None = None
-        self._room: Room | None = None
+        self._memory: RecurrentStateMemory | None = None
+        self._room: RankKVOptions | None = None
         self._attention: AttentionBackend | None = None
 
     def ready(self) -> bytes:
@@ -110,29 +110,29 @@ class Follower:
         return self._called[name](*arguments)
 
     def plan(self, path: Path) -> int:
-        """See `Part.plan`. Bytes that it will read."""
+        """See `RankWeights.plan`. Bytes that it will read."""
         return self.part.plan(self.model, self.part.opened(path)).bytes
 
     def fill(self) -> None:
         self.part.fill(self.model)
         self._scale()
 
-    def keep_pages(self, page_size: int, places: int) -> None:
+    def allocate_host_pages(self, page_size: int, places: int) -> None:
         """Make room in main memory for pages that rank 0 says are to be saved."""
-        self._pages = HostPages(self._pool, page_size, places)
+        self._pages = HostKVPages(self._pool, page_size, places)
         self._called |= calls_of(self._pages)
 
     def held(self) -> int:
         """Bytes of keys, values and states."""
         return self._pool.bytes + (0 if self._memory is None else self._memory.bytes)
 
-    def make_room(self, room: Room) -> bytes:
+    def make_room(self, room: RankKVOptions) -> bytes:
         """Memory for keys and values; what lay there is gone. Who computes the layers, pickled."""
         layout = self.model.config.attention
         self._pool = layout.pool(room.slots, room.dtype, self.model.device, 0)
         self._scale()
-        self._memory = StateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
-        self._room, self._rows = room, Rows(room.max_running)
+        self._memory = RecurrentStateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
+        self._room, self._rows = room, MirroredSlots(room.max_running)
         self._build()
         assert self._attention is not None
         return pickle.dumps(layers_of(self.model, self._attention))
@@ -183,10 +183,10 @@ def main(descriptor: int) -> None:
     faulthandler.register(WHERE)
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0's affair
         signal.signal(number, signal.SIG_IGN)
-    line = Line(socket.socket(fileno=descriptor))
+    line = RankChannel(socket.socket(fileno=descriptor))
     heard: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
     threading.Thread(target=_listen, args=(line, heard), daemon=True).start()
-    beating: list[Following] = []
+    beating: list[RankCommands] = []
     threading.Thread(target=_beat, args=(line, beating), daemon=True).start()
     try:
         _, payload = heard.get()
@@ -204,26 +204,26 @@ def main(descriptor: int) -> None:
         os._exit(1)
 
 
-def _begun(begin: Begin) -> Following:
+def _begun(begin: RankStart) -> RankCommands:
     """It loads the model and meets the others."""
-    following: Following = import_module(ON_GPUS).begun(begin) if begin.device.type == "cuda" else begun(begin)
+    following: RankCommands = import_module(ON_GPUS).begun(begin) if begin.device.type == "cuda" else begun(begin)
     return following
 
 
-def begun(begin: Begin) -> Follower:
+def begun(begin: RankStart) -> RankWorker:
     torch.set_num_threads(begin.threads)
-    cpu.set_threads(begin.threads)
+    cpu_kernels.set_threads(begin.threads)
     if begin.deterministic and begin.device.type == "cpu":
-        cpu.take_every_size()
-    part = Part(begin, transform_for(begin.weights, begin.deterministic, begin.device))
+        cpu_kernels.cover_all_sizes()
+    part = RankWeights(begin, transform_for(begin.weights, begin.deterministic, begin.device))
     model = part.load()
     if begin.stages == 1:
-        part.sums = Ranks(begin.rank, begin.ranks, Path(begin.meeting))
+        part.sums = RankCollectives(begin.rank, begin.ranks, Path(begin.meeting))
         part.join(model)
-        return Follower(part, model, mover=None if begin.whole is None else Mover(model, begin.rank, begin.ranks))
-    ranks = StageRanks(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)
+        return RankWorker(part, model, mover=None if begin.whole is None else ExpertMigrator(model, begin.rank, begin.ranks))
+    ranks = StageRankGroup(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)
     part.sums = ranks if ranks.ranks > 1 else None
-    return Follower(part, part.join(model), Pipeline(model, Links(ranks)))
+    return RankWorker(part, part.join(model), PipelineStage(model, PipelineLinks(ranks)))
 
 
 def answered(call: Callable[[str, tuple[Any, ...]], Any], name: str, arguments: tuple[Any, ...]) -> bytes:
@@ -243,7 +243,7 @@ def _sendable(error: Exception) -> Exception:
     return bare
 
 
-def _listen(line: Line, heard: SimpleQueue[tuple[int, bytes]]) -> None:
+def _listen(line: RankChannel, heard: SimpleQueue[tuple[int, bytes]]) -> None:
     try:
         while True:
             heard.put(line.receive())
@@ -251,7 +251,7 @@ def _listen(line: Line, heard: SimpleQueue[tuple[int, bytes]]) -> None:
         os._exit(0)  # rank 0 is gone, or wants no more: whatever is computed is for nobody
 
 
-def _beat(line: Line, beating: list[Following]) -> None:
+def _beat(line: RankChannel, beating: list[RankCommands]) -> None:
     """Signs of life; once it has loaded, with what it says then."""
     pause = threading.Event()
     try:

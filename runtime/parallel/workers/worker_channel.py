@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .whole_experts import WholeExperts
+from ..ep.expert_parallel_split import ExpertParallelSplit
 
 BEGIN, POOL, STEP, SLEEP, WAKE, COMPILE, REHEARSE = range(7)  # from rank 0
 READY, ALIVE, FAILED = range(7, 10)  # to it
@@ -21,7 +21,7 @@ WHERE = signal.SIGUSR1  # a rank writes to stderr where its threads are
 _HEAD = struct.Struct("<BQ")
 
 
-class Begin(NamedTuple):
+class RankStart(NamedTuple):
     """What a rank begins with. meeting: see `Ranks`.  whole, rows: see `Split`.  The others: as the engine has settled them."""
 
     rank: int
@@ -37,14 +37,14 @@ class Begin(NamedTuple):
     weights: str
     deterministic: bool
     stages: int = 1
-    whole: WholeExperts | None = None
+    whole: ExpertParallelSplit | None = None
     rows: bool = False
 
 
-class Room(NamedTuple):
+class RankKVOptions(NamedTuple):
     """Of keys and values. slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states, 0 where no layer keeps any.
     graphs: steps are replayed as CUDA graphs.  tokens: of a step, at most.
-    captured: layers before which rank 0 keeps the states of every token, see `Capture`; None: it keeps none.
+    captured: layers before which rank 0 keeps the states of every token, see `HiddenStateCapture`; None: it keeps none.
     window_slots: of layers that see a window and have slots of their own; 0: none has."""
 
     slots: int
@@ -61,7 +61,7 @@ class Room(NamedTuple):
     window_slots: int = 0
 
 
-class Line:
+class RankChannel:
     """One end. Several threads may send."""
 
     def __init__(self, end: socket.socket) -> None:

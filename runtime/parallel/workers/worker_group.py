@@ -16,8 +16,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from ..errors import RuntimeFailure
-from .line import (
+from ...errors import RuntimeFailure
+from .worker_channel import (
     ALIVE,
     ASK,
     BEGIN,
@@ -31,13 +31,13 @@ from .line import (
     TELL,
     WAKE,
     WHERE,
-    Begin,
-    Line,
-    Room,
+    RankStart,
+    RankChannel,
+    RankKVOptions,
 )
-from .others import Other, others
-from .progress import Moved, Progress, Stall
-from .ranks import Ranks
+from .worker_processes import RankProcess, rank_processes
+from .gpu_progress import GpuProgressCount, GpuProgress, StallDetector
+from ..rank_collectives import RankCollectives
 
 log = logging.getLogger("sgl.runtime")
 
@@ -49,15 +49,15 @@ ENDING = 10.0  # seconds that ending takes at most
 TURN = 0.2  # seconds between two looks at who was heard when
 
 
-Met = TypeVar("Met", bound=Ranks)
+Met = TypeVar("Met", bound=RankCollectives)
 
 
-class Member:
+class RankWorkerHandle:
     """The process of a rank above 0, as rank 0 sees it."""
 
-    def __init__(self, rank: int, other: Other) -> None:
+    def __init__(self, rank: int, other: RankProcess) -> None:
         self.process = other.process
-        self.rank, self.line, self.heard = rank, Line(other.end), time.monotonic()
+        self.rank, self.line, self.heard = rank, RankChannel(other.end), time.monotonic()
         self.ready: SimpleQueue[bytes] = SimpleQueue()
         self.told = b""  # with its newest sign of life
         self.words = ""  # what it said of its failure
@@ -74,7 +74,7 @@ class Member:
         return _how(self.process.returncode)
 
 
-class Team:
+class RankGroup:
     """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is silent.
 
     silence: seconds without a sign of life after which a rank counts as hung; None: it may be silent for ever.
@@ -82,26 +82,26 @@ class Team:
 
     def __init__(self, ranks: int, silence: float | None, broken: Callable[[BaseException], None]) -> None:
         self.size, self._silence, self._broken = ranks, silence, broken
-        them = others(ranks)
+        them = rank_processes(ranks)
         self._meeting = them.meeting
         self._asking = threading.RLock()  # answers are those of the newest question
         self._failed, self._closing, self._begun, self._loading = threading.Lock(), False, False, True
-        self._progress: Progress | None = None
-        self._stalls: list[Stall] = []
+        self._progress: GpuProgress | None = None
+        self._stalls: list[StallDetector] = []
         self._connecting: float | None = None  # since when the ranks connect
-        self.members = [Member(rank, other) for rank, other in enumerate(them.each, 1)]
+        self.members = [RankWorkerHandle(rank, other) for rank, other in enumerate(them.each, 1)]
         for member in self.members:
             threading.Thread(target=self._listen, args=(member,), name=f"sgl-rank-{member.rank}", daemon=True).start()
         threading.Thread(target=self._watch, name="sgl-ranks", daemon=True).start()
 
-    def begin(self, begin: Begin) -> None:
+    def begin(self, begin: RankStart) -> None:
         """Let every rank load its share. begin: as for rank 0."""
         for member in self.members:
             self._send(member, BEGIN, begin._replace(rank=member.rank, meeting=str(self.meeting)))
 
-    def meet(self) -> Ranks:
+    def meet(self) -> RankCollectives:
         """Wait until all have loaded, and have heard each other."""
-        return self.met(lambda arrived: Ranks(0, self.size, self.meeting, arrived))
+        return self.met(lambda arrived: RankCollectives(0, self.size, self.meeting, arrived))
 
     def met(self, meet: Callable[[Callable[[], None]], Met]) -> Met:
         """What `meet` gives, which connects the ranks once it has called what it is given. Where that takes long, all ranks end."""
@@ -115,7 +115,7 @@ class Team:
 
     @property
     def meeting(self) -> Path:
-        """See `Ranks`."""
+        """See `RankCollectives`."""
         return self._meeting.path
 
     def wait(self) -> list[bytes]:
@@ -133,7 +133,7 @@ class Team:
         self._meeting.end()
         return answers
 
-    def make_room(self, room: Room) -> None:
+    def make_room(self, room: RankKVOptions) -> None:
         """Give every rank memory for keys and values, and what reads them there. `wait` gives of each, pickled, who computes its layers."""
         for member in self.members:
             self._send(member, POOL, room)
@@ -179,15 +179,15 @@ class Team:
         """On GPUs: let every rank have all kernels compiled that steps will launch."""
         self._all(COMPILE)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """On GPUs: let every rank do a little of what later steps will need, as rank 0 does."""
         for member in self.members:
             self._tell(member, REHEARSE)
 
-    def watch_steps(self, progress: Progress) -> None:
+    def watch_steps(self, progress: GpuProgress) -> None:
         """On GPUs: from now on a step that a card does not do in time is the end of all ranks. progress: of rank 0."""
         if self._silence is not None:
-            self._stalls = [Stall(min(STEP_LIMIT, self._silence)) for _ in range(self.size)]
+            self._stalls = [StallDetector(min(STEP_LIMIT, self._silence)) for _ in range(self.size)]
             self._progress = progress
 
     def sleep(self) -> None:
@@ -196,7 +196,7 @@ class Team:
     def wake(self) -> None:
         self._all(WAKE)
 
-    def broke_off(self, error: BaseException) -> None:
+    def report_failed_step(self, error: BaseException) -> None:
         """A step that others compute has broken off here. This process ends before anybody hears of it in other words than theirs."""
         until = time.monotonic() + GRACE
         while time.monotonic() < until and not (self._closing or self._failed.locked()):
@@ -233,13 +233,13 @@ class Team:
                 self._tell(member, kind)
             self.wait()
 
-    def _send(self, member: Member, kind: int, value: Any) -> None:
+    def _send(self, member: RankWorkerHandle, kind: int, value: Any) -> None:
         try:
             member.line.send_object(kind, value)
         except OSError:
             pass  # it is gone: who listens to it knows
 
-    def _tell(self, member: Member, kind: int, payload: bytes = b"") -> None:
+    def _tell(self, member: RankWorkerHandle, kind: int, payload: bytes = b"") -> None:
         try:
             member.line.send(kind, payload)
         except OSError:
@@ -247,7 +247,7 @@ class Team:
 
     # threads of the team's own
 
-    def _listen(self, member: Member) -> None:
+    def _listen(self, member: RankWorkerHandle) -> None:
         try:
             while True:
                 kind, payload = member.line.receive()
@@ -264,7 +264,7 @@ class Team:
                 time.sleep(GRACE)  # what it could not read, rank 0 cannot read either, and says so better
             self._ended(member)
 
-    def _ended(self, member: Member) -> None:
+    def _ended(self, member: RankWorkerHandle) -> None:
         if self._closing or self._failed.locked():
             return
         how = member.end(GRACE, GRACE)
@@ -282,7 +282,7 @@ class Team:
                 words = f"the ranks have not connected within {limit:g} s: maybe something else connects to their ports on this machine; all were killed"
                 return self.fail(RuntimeFailure(words), hung=True)
             if self._progress is not None:
-                self._watch_cards(self._progress)
+                self._watch_gpus(self._progress)
 
     def _write_stacks(self) -> None:
         """Of several that wait for each other the silent one need not be at fault."""
@@ -292,9 +292,9 @@ class Team:
             member.process.send_signal(WHERE)
             time.sleep(WRITING)
 
-    def _watch_cards(self, progress: Progress) -> None:
+    def _watch_gpus(self, progress: GpuProgress) -> None:
         own = progress.moved()
-        others = [pickle.loads(member.told) if member.told else Moved() for member in self.members]
+        others = [pickle.loads(member.told) if member.told else GpuProgressCount() for member in self.members]
         hung = [rank for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True)) if stall(moved, progress.launched)]
         if hung:
             names = " and ".join(f"rank {rank}" for rank in hung)

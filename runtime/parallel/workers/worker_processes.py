@@ -15,12 +15,12 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from ..leash import command
+from ...common.parent_death import command_with_parent
 
-OTHER, ENGINE = "sgl.runtime.parallel.follower", "sgl.runtime.process.worker"  # what a rank above 0 runs, and rank 0
+OTHER, ENGINE = "sgl.runtime.parallel.workers.rank_worker", "sgl.runtime.process.engine_worker"  # what a rank above 0 runs, and rank 0
 
 
-class Meeting:
+class RendezvousFile:
     """A file for the ranks to find each other by: where the system can, one that no folder names, so that nothing is left of it however they end.
 
     shared: descriptors for the others to have, at the same numbers.
@@ -37,14 +37,14 @@ class Meeting:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Other:
+class RankProcess:
     """A rank's process. end: of the socket to it."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: RendezvousFile) -> None:
         self.end, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
-                command(OTHER, theirs.fileno()), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), *meeting.shared], process_group=0
+                command_with_parent(OTHER, theirs.fileno()), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), *meeting.shared], process_group=0
             )
         except BaseException:
             self.end.close()
@@ -53,26 +53,26 @@ class Other:
             theirs.close()
 
 
-class Others:
+class RankProcesses:
     """Of an engine of so many ranks."""
 
     def __init__(self, ranks: int) -> None:
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing leaves this machine
-        self.meeting = Meeting()
-        self.each = [Other(self.meeting) for _ in range(1, ranks)]
+        self.meeting = RendezvousFile()
+        self.each = [RankProcess(self.meeting) for _ in range(1, ranks)]
 
 
-_early: list[Others] = []
+_early: list[RankProcesses] = []
 
 
 def begin(descriptor: str, ranks: str) -> None:
     """Of rank 0's process. descriptor: see `process.worker`."""
     with suppress(OSError):  # they are started when they are wanted, where an error is told
-        _early.append(Others(int(ranks)))
+        _early.append(RankProcesses(int(ranks)))
     import_module(ENGINE).begin(descriptor)
 
 
-def others(ranks: int) -> Others:
+def rank_processes(ranks: int) -> RankProcesses:
     """Those that began with this process, which are as many, or new ones. Raises OSError where no process can be started."""
-    return _early.pop() if _early else Others(ranks)
+    return _early.pop() if _early else RankProcesses(ranks)

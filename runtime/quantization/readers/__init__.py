@@ -1,8 +1,8 @@
-"""Weights of other people's quantised checkpoints: what the headers hold -> `Grouped`, exactly."""
+"""Weights of other people's quantised checkpoints: what the headers hold -> `QuantizedWeight`, exactly."""
 
 from __future__ import annotations
 
-from .claim import Claim, Sibling
-from .readers import Readers
+from .reader_match import WeightReader, TensorHeader
+from .weight_readers import WeightReaders
 
-__all__ = ["Claim", "Readers", "Sibling"]
+__all__ = ["WeightReader", "WeightReaders", "TensorHeader"]

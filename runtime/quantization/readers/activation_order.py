@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .claim import Module
+from .reader_match import QuantizedModule
 
 
-def order_of(module: Module, name: str, groups: Tensor, group: int) -> Tensor | None:
-    """groups: the group of each input, any whole dtype [in] -> int64 [in] as `Grouped.order`; None: they stand in order.
+def order_of(module: QuantizedModule, name: str, groups: Tensor, group: int) -> Tensor | None:
+    """groups: the group of each input, any whole dtype [in] -> int64 [in] as `QuantizedWeight.order`; None: they stand in order.
 
     Raises CheckpointError for groups that do not have `group` inputs each (the last may have fewer).
     """

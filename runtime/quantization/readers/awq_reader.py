@@ -7,26 +7,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..grouped import Grouped
-from .asked import Asked
-from .claim import Claim, Module
-from .grouping import described, group_of
+from ..quantized_weight import QuantizedWeight
+from .quantization_config import CheckpointQuantization
+from .reader_match import WeightReader, QuantizedModule
+from .group_size import described, group_of
 
 EACH = 8  # codes in a word
 PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight outputs, for the nibbles from the lowest
 WHOLE = ("I32",)
 
 
-def claim(module: Module, asked: Asked) -> Claim:
+def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
     """w[o, i] = (q[i, o] - z[g, o]) * scales[g, o]."""
     inputs, words = module.matrix("qweight", WHOLE)
     out = words * EACH
     group = group_of(module, asked, inputs, out)
     module.expect("qzeros", WHOLE, (-(-inputs // group), words))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes, zero = (unpacked(tensors[name]) for name in ("qweight", "qzeros"))
-        return Grouped(codes, tensors["scales"].T.contiguous(), group, zero=zero)
+        return QuantizedWeight(codes, tensors["scales"].T.contiguous(), group, zero=zero)
 
     return module.claim(f"AWQ, 4 bits, {described(group, inputs)}", (out, inputs), ("qweight", "qzeros", "scales"), read)
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..grouped import Grouped
-from .bits import nibbles
-from .claim import FLOATS, Claim, Module
+from ..quantized_weight import QuantizedWeight
+from .bit_unpacking import nibbles
+from .reader_match import FLOATS, WeightReader, QuantizedModule
 
 STATE = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
 BYTES = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # of the dtypes that the codes may be stored under
@@ -22,11 +22,11 @@ ABSMAX, TABLE = "weight.absmax", "weight.quant_map"
 NESTED = "weight.nested_absmax", "weight.nested_quant_map"
 
 
-def state_of(module: Module) -> str | None:
+def state_of(module: QuantizedModule) -> str | None:
     return next((name for name in module.siblings if name.startswith(STATE)), None)
 
 
-def claim(module: Module, state: str) -> Claim:
+def claim(module: QuantizedModule, state: str) -> WeightReader:
     """w = table[q] * absmax[block]. Its sizes and the length of a block stand in JSON, in a tensor."""
     count = 2 * math.prod(module.expect("weight", tuple(BYTES))) * BYTES[module.dtype("weight")]
     blocks = module.vector(ABSMAX, ("U8", *FLOATS))
@@ -39,22 +39,22 @@ def claim(module: Module, state: str) -> Claim:
         module.vector(NESTED[0], FLOATS)
         module.expect(NESTED[1], FLOATS, (256,))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
-        says = State(module, state, tensors[state])
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
+        says = BitsAndBytesState(module, state, tensors[state])
         codes = nibbles(tensors["weight"].contiguous().view(-1).view(torch.uint8), high_first=True)
         absmax = _restored(says, tensors) if nested else tensors[ABSMAX]
         shape = says.shape(count)
         group, scale = _by_rows(says, absmax, shape)
-        return Grouped(codes.view(shape), scale, group, table=tensors[TABLE].float())
+        return QuantizedWeight(codes.view(shape), scale, group, table=tensors[TABLE].float())
 
     names = ("weight", ABSMAX, TABLE, state, *(NESTED if nested else ()))
     return module.claim(f"bitsandbytes, {state.removeprefix(STATE)}{', nested scales' if nested else ''}", (1, count), names, read)
 
 
-class State:
+class BitsAndBytesState:
     """The JSON beside a weight."""
 
-    def __init__(self, module: Module, name: str, content: Tensor) -> None:
+    def __init__(self, module: QuantizedModule, name: str, content: Tensor) -> None:
         self.module, self.name = module, name
         try:
             self.keys = json.loads(bytes(content.tolist()))
@@ -87,7 +87,7 @@ class State:
         return float(value)
 
 
-def _restored(says: State, tensors: Mapping[str, Tensor]) -> Tensor:
+def _restored(says: BitsAndBytesState, tensors: Mapping[str, Tensor]) -> Tensor:
     """Scales that are codes under a table of their own, with a scale for each block of them."""
     codes, outer = tensors[ABSMAX], tensors[NESTED[0]].float()
     length = says.size("nested_blocksize", len(outer), len(codes))
@@ -95,7 +95,7 @@ def _restored(says: State, tensors: Mapping[str, Tensor]) -> Tensor:
     return tensors[NESTED[1]].float()[codes.int()] * each + says.offset()
 
 
-def _by_rows(says: State, absmax: Tensor, shape: tuple[int, int]) -> tuple[int, Tensor]:
+def _by_rows(says: BitsAndBytesState, absmax: Tensor, shape: tuple[int, int]) -> tuple[int, Tensor]:
     """Blocks run over the ends of rows: groups are what divides both."""
     out, inputs = shape
     length = says.size("blocksize", len(absmax), out * inputs)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from .bits import WORD, apart, stream, words_of
-from .claim import FLOATS, Claim, Module
-from .order import order_of
-from .scales import Reach, reach_of
-from .schemes import Scheme, matching
+from ..quantized_weight import QuantizedWeight
+from .bit_unpacking import WORD, apart, stream, words_of
+from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .activation_order import order_of
+from .weight_scales import ScaleBlock, reach_of
+from .compressed_tensors_schemes import CompressedTensorsScheme, matching
 
 ZERO, ORDER = "weight_zero_point", "weight_g_idx"
 SPARE = ("weight_shape",)
@@ -20,7 +20,7 @@ SPARE = ("weight_shape",)
 Unpack = Callable[[Tensor, int, int], Tensor]
 
 
-class Fit(NamedTuple):
+class SchemeFit(NamedTuple):
     """A scheme under which the headers make sense."""
 
     bits: int
@@ -28,7 +28,7 @@ class Fit(NamedTuple):
     group: int
 
 
-def claim(module: Module, schemes: Sequence[Scheme]) -> Claim:
+def claim(module: QuantizedModule, schemes: Sequence[CompressedTensorsScheme]) -> WeightReader:
     """Codes run along the inputs; the zeros' along the outputs. All are stored with half of their range added."""
     out, words = module.matrix("weight_packed", ("I32",))
     module.expect("weight_scale", FLOATS)
@@ -40,24 +40,24 @@ def claim(module: Module, schemes: Sequence[Scheme]) -> Claim:
     if module.has(ORDER):
         module.expect(ORDER, ("I32", "I64"), (inputs,))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes, scale = unpack(tensors["weight_packed"], bits, inputs), reach.spread(tensors["weight_scale"], weight)
         order = order_of(module, ORDER, tensors[ORDER], group) if ORDER in tensors else None
         zero = zeros(tensors[ZERO]) if ZERO in tensors else half
         codes = codes.contiguous() if order is None else codes[:, order]
-        return Grouped(codes, scale, group, 16 if bits <= 4 else 256, zero, order=order)
+        return QuantizedWeight(codes, scale, group, 16 if bits <= 4 else 256, zero, order=order)
 
     form = f"compressed-tensors, {bits} bits, {_described(group, inputs, reach)}{', ordered by activation' if module.has(ORDER) else ''}"
     return module.claim(form, weight, names, read, SPARE)
 
 
-def _described(group: int, inputs: int, reach: Reach) -> str:
+def _described(group: int, inputs: int, reach: ScaleBlock) -> str:
     if group < inputs:
         return f"groups of {group}"
     return "a scale per output" if reach.rows == 1 else "one scale"
 
 
-def _fit(module: Module, words: int, schemes: Sequence[Scheme]) -> Fit:
+def _fit(module: QuantizedModule, words: int, schemes: Sequence[CompressedTensorsScheme]) -> SchemeFit:
     """The one scheme that goes with the widths; where several do, the one whose targets name the module."""
     shape = module.siblings["weight_scale"].shape
     groups = shape[1] if len(shape) == 2 else 1
@@ -71,17 +71,17 @@ def _fit(module: Module, words: int, schemes: Sequence[Scheme]) -> Fit:
     return next(iter(found.values()))
 
 
-def _fits(scheme: Scheme, words: int, groups: int, known: int | None) -> Fit | None:
+def _fits(scheme: CompressedTensorsScheme, words: int, groups: int, known: int | None) -> SchemeFit | None:
     bits, widest = scheme.bits, words * WORD // scheme.bits
     if groups > 1 and not scheme.group:
         return None
     if scheme.group:
         sizes = [known or groups * scheme.group, widest]
-        return next((Fit(bits, size, min(scheme.group, size)) for size in sizes if _wide(size, bits, words) and -(-size // scheme.group) == groups), None)
+        return next((SchemeFit(bits, size, min(scheme.group, size)) for size in sizes if _wide(size, bits, words) and -(-size // scheme.group) == groups), None)
     if known is None and WORD % bits:
         return None  # two packings, and rows of several lengths, have this width
     size = known or widest
-    return Fit(bits, size, size) if _wide(size, bits, words) else None
+    return SchemeFit(bits, size, size) if _wide(size, bits, words) else None
 
 
 def _wide(inputs: int, bits: int, words: int) -> bool:
@@ -92,15 +92,15 @@ def _packing(words: int, bits: int, count: int) -> Unpack:
     return stream if words == words_of(count, bits) else apart
 
 
-def _reach(module: Module, weight: tuple[int, int], group: int) -> Reach:
+def _reach(module: QuantizedModule, weight: tuple[int, int], group: int) -> ScaleBlock:
     if group == weight[1]:
         return reach_of(module, "weight_scale", weight, [])
-    reach = Reach(1, group)
+    reach = ScaleBlock(1, group)
     module.expect("weight_scale", FLOATS, reach.grid(weight))
     return reach
 
 
-def _zeros(module: Module, reach: Reach, weight: tuple[int, int], bits: int) -> Callable[[Tensor], Tensor]:
+def _zeros(module: QuantizedModule, reach: ScaleBlock, weight: tuple[int, int], bits: int) -> Callable[[Tensor], Tensor]:
     """Packed zeros have half of the range added already; int8 ones have not."""
     if module.dtype(ZERO) == "I8":
         module.expect(ZERO, ("I8",), module.siblings["weight_scale"].shape)

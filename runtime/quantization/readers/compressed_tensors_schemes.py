@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from .asked import Asked, is_size
+from .quantization_config import CheckpointQuantization, is_size
 
 PRESET = re.compile(r"W([2-8])A(\d+|FP8)(_ASYM)?")  # their weights are whole numbers, in groups of 128 where groups there are
 OF_PRESETS = 128
@@ -16,7 +16,7 @@ ALL = -1  # inputs share a scale
 SECONDS = 1.0  # for a pattern of the file on one name
 
 
-class Scheme(NamedTuple):
+class CompressedTensorsScheme(NamedTuple):
     """bits: of a whole number; group: inputs that share a scale, 0: all; targets: names, classes, "re:" patterns."""
 
     bits: int
@@ -27,18 +27,18 @@ class Scheme(NamedTuple):
         return f"{self.bits} bits, {f'groups of {self.group}' if self.group else 'a scale per output'}"
 
 
-def schemes(asked: Asked) -> list[Scheme]:
+def schemes(asked: CheckpointQuantization) -> list[CompressedTensorsScheme]:
     """Those of whole numbers; the others are plain from the headers. Raises ConfigError for sizes that cannot be."""
-    found: list[Scheme] = []
+    found: list[CompressedTensorsScheme] = []
     for name, group in asked.table("config_groups").items():
         if isinstance(group, list) and (preset := PRESET.fullmatch(name.upper())):
-            found += [Scheme(int(preset[1]), size, _targets(group)) for size in (OF_PRESETS, 0)]
+            found += [CompressedTensorsScheme(int(preset[1]), size, _targets(group)) for size in (OF_PRESETS, 0)]
         if isinstance(group, Mapping) and isinstance(weights := group.get("weights"), Mapping):
             found += _of_weights(asked, f"config_groups.{name}.weights", weights, _targets(group.get("targets")))
     return found
 
 
-def _of_weights(asked: Asked, where: str, weights: Mapping[str, Any], targets: tuple[str, ...]) -> list[Scheme]:
+def _of_weights(asked: CheckpointQuantization, where: str, weights: Mapping[str, Any], targets: tuple[str, ...]) -> list[CompressedTensorsScheme]:
     if weights.get("type", "int") != "int":
         return []
     bits, group = weights.get("num_bits", 8), weights.get("group_size") or ALL
@@ -47,14 +47,14 @@ def _of_weights(asked: Asked, where: str, weights: Mapping[str, Any], targets: t
     if group != ALL and not is_size(group):
         raise asked.refused(f"{where}.group_size", group, "it must be a number of inputs; correct the file")
     grouped = group != ALL and weights.get("strategy") in (None, "group", "tensor_group")
-    return [Scheme(bits, group if grouped else 0, targets)]
+    return [CompressedTensorsScheme(bits, group if grouped else 0, targets)]
 
 
 def _targets(value: object) -> tuple[str, ...]:
     return tuple(target for target in value if isinstance(target, str)) if isinstance(value, list) else ()
 
 
-def matching(module: str, found: Sequence[Scheme]) -> list[Scheme]:
+def matching(module: str, found: Sequence[CompressedTensorsScheme]) -> list[CompressedTensorsScheme]:
     """The schemes by how closely their targets name the module: itself, a pattern, a class."""
     return sorted(found, key=lambda scheme: min((_distance(module, target) for target in scheme.targets), default=3))
 

@@ -8,17 +8,17 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..grouped import E2M1, Grouped
-from .bits import nibbles, stream
-from .claim import FLOATS, Claim, Module
-from .scales import Reach, plain, reach_of
+from ..quantized_weight import E2M1, QuantizedWeight
+from .bit_unpacking import nibbles, stream
+from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .weight_scales import ScaleBlock, plain, reach_of
 
 BITS = {16: 4, 24: 6}  # of a code, by the bytes of 32 of them
 OF_GROUPS = ("F8_E4M3", "F8_E8M0", "U8")
 DIVIDES, MULTIPLIES = "weight_global_scale", "weight_scale_2"  # the name says which convention it is
 
 
-def claim(module: Module, codes: str, alone: bool = False) -> Claim:
+def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightReader:
     """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells the bits. alone: NVFP4 may have no global scale."""
     out, width = module.matrix(codes, ("U8",))
     _, groups = module.matrix("weight_scale", OF_GROUPS)
@@ -31,7 +31,7 @@ def claim(module: Module, codes: str, alone: bool = False) -> Claim:
     if nvidia and len(reaches) != 1 and not (alone and not reaches):
         raise module.wrong("weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} beside it; take a complete checkpoint")
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         factor = None
         for name, reach in reaches.items():
             each = reach.spread(tensors[name].float(), (out, inputs))[:, 0]
@@ -42,7 +42,7 @@ def claim(module: Module, codes: str, alone: bool = False) -> Claim:
     return module.claim(f"{form}, groups of {group}", (out, inputs), (codes, "weight_scale", *reaches), read, ("weight_shape",))
 
 
-def claim_blocks(module: Module) -> Claim:
+def claim_blocks(module: QuantizedModule) -> WeightReader:
     """gpt-oss' experts: `blocks`, uint8 [out, groups, 16], with a power of two of each group in `scales`, uint8 [out, groups]."""
     shape = module.expect("blocks", ("U8",))
     if len(shape) != 3 or shape[2] != 16 or min(shape) < 1:
@@ -50,23 +50,23 @@ def claim_blocks(module: Module) -> Claim:
     out, groups, _ = shape
     module.expect("scales", ("U8", "F8_E8M0"), (out, groups))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         return _grouped(tensors["blocks"].flatten(1), plain(tensors["scales"]), 32, 4, None)
 
     return module.claim("MXFP4, groups of 32", (out, groups * 32), ("blocks", "scales"), read)
 
 
-def _reach(module: Module, name: str, weight: tuple[int, int]) -> Reach:
+def _reach(module: QuantizedModule, name: str, weight: tuple[int, int]) -> ScaleBlock:
     module.expect(name, FLOATS)
     return reach_of(module, name, weight, [])
 
 
-def _grouped(packed: Tensor, scale: Tensor, group: int, bits: int, factor: Tensor | None) -> Grouped:
+def _grouped(packed: Tensor, scale: Tensor, group: int, bits: int, factor: Tensor | None) -> QuantizedWeight:
     if bits == 4:
         table = torch.tensor(E2M1, device=packed.device)
-        return Grouped(nibbles(packed), scale, group, factor=factor, table=table)
+        return QuantizedWeight(nibbles(packed), scale, group, factor=factor, table=table)
     codes = stream(packed, bits, packed.shape[1] * 8 // bits)
-    return Grouped.float8(_e2m3().to(packed.device)[codes.int()].contiguous(), scale, group, factor)
+    return QuantizedWeight.float8(_e2m3().to(packed.device)[codes.int()].contiguous(), scale, group, factor)
 
 
 @cache

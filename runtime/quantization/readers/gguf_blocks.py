@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ..grouped import E2M1, Grouped, Twofold, e4m3_values
+from ..quantized_weight import E2M1, QuantizedWeight, DoubleQuantized, e4m3_values
 
 
-class Block(NamedTuple):
+class GGUFBlockKind(NamedTuple):
     """id: the file's number for the kind.  elements: neighbours in a row that share a block.  bytes: of a block."""
 
     id: int
@@ -21,10 +21,10 @@ class Block(NamedTuple):
 
 
 BLOCKS = {
-    "Q4_0": Block(2, 32, 18), "Q4_1": Block(3, 32, 20), "Q5_0": Block(6, 32, 22), "Q5_1": Block(7, 32, 24), "Q8_0": Block(8, 32, 34),
-    "Q2_K": Block(10, 256, 84), "Q3_K": Block(11, 256, 110), "Q4_K": Block(12, 256, 144), "Q5_K": Block(13, 256, 176),
-    "Q6_K": Block(14, 256, 210), "IQ4_NL": Block(20, 32, 18), "IQ4_XS": Block(23, 256, 136), "MXFP4": Block(39, 32, 17),
-    "NVFP4": Block(40, 64, 36),
+    "Q4_0": GGUFBlockKind(2, 32, 18), "Q4_1": GGUFBlockKind(3, 32, 20), "Q5_0": GGUFBlockKind(6, 32, 22), "Q5_1": GGUFBlockKind(7, 32, 24), "Q8_0": GGUFBlockKind(8, 32, 34),
+    "Q2_K": GGUFBlockKind(10, 256, 84), "Q3_K": GGUFBlockKind(11, 256, 110), "Q4_K": GGUFBlockKind(12, 256, 144), "Q5_K": GGUFBlockKind(13, 256, 176),
+    "Q6_K": GGUFBlockKind(14, 256, 210), "IQ4_NL": GGUFBlockKind(20, 32, 18), "IQ4_XS": GGUFBlockKind(23, 256, 136), "MXFP4": GGUFBlockKind(39, 32, 17),
+    "NVFP4": GGUFBlockKind(40, 64, 36),
 }  # fmt: skip
 REFUSED = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0",
@@ -33,7 +33,7 @@ REFUSED = {
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # what the codes of IQ4_NL and IQ4_XS stand for
 
 
-def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> Grouped:
+def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> QuantizedWeight:
     """The weight [out, in] that blocks hold, exactly.
 
     kind: a key of BLOCKS.  raw: uint8 [out, bytes of a row].  Scales are float16 where the file has one a group, float32
@@ -88,52 +88,52 @@ def _fifth(part: Tensor) -> Tensor:
     return _in_turn(part, 1) << 4
 
 
-def _grouped(codes: Tensor, scale: Tensor, group: int, levels: int = 16, offset: Tensor | None = None, **rest: Any) -> Grouped:
+def _grouped(codes: Tensor, scale: Tensor, group: int, levels: int = 16, offset: Tensor | None = None, **rest: Any) -> QuantizedWeight:
     """codes, scale, offset: of each row in any shape."""
     flat = None if offset is None else offset.flatten(1)
-    return Grouped(codes.flatten(1), scale.flatten(1), group, levels, offset=flat, **rest)
+    return QuantizedWeight(codes.flatten(1), scale.flatten(1), group, levels, offset=flat, **rest)
 
 
 # one scale a block
 
 
-def _q4_0(blocks: Tensor) -> Grouped:
+def _q4_0(blocks: Tensor) -> QuantizedWeight:
     d, codes = _parts(blocks, 2, 16)
     return _grouped(_nibbles(codes), _half(d), 32, zero=8.0)
 
 
-def _q4_1(blocks: Tensor) -> Grouped:
+def _q4_1(blocks: Tensor) -> QuantizedWeight:
     d, m, codes = _parts(blocks, 2, 2, 16)
     return _grouped(_nibbles(codes), _half(d), 32, offset=_half(m))
 
 
-def _q5_0(blocks: Tensor) -> Grouped:
+def _q5_0(blocks: Tensor) -> QuantizedWeight:
     d, high, codes = _parts(blocks, 2, 4, 16)
     return _grouped(_nibbles(codes) | _fifth(high), _half(d), 32, 256, zero=16.0)
 
 
-def _q5_1(blocks: Tensor) -> Grouped:
+def _q5_1(blocks: Tensor) -> QuantizedWeight:
     d, m, high, codes = _parts(blocks, 2, 2, 4, 16)
     return _grouped(_nibbles(codes) | _fifth(high), _half(d), 32, 256, _half(m))
 
 
-def _q8_0(blocks: Tensor) -> Grouped:
+def _q8_0(blocks: Tensor) -> QuantizedWeight:
     d, codes = _parts(blocks, 2, 32)
     return _grouped(codes ^ 128, _half(d), 32, 256, zero=128.0)  # signed numbers, raised by 128
 
 
-def _iq4_nl(blocks: Tensor) -> Grouped:
+def _iq4_nl(blocks: Tensor) -> QuantizedWeight:
     d, codes = _parts(blocks, 2, 16)
     return _grouped(_nibbles(codes), _half(d), 32, table=_table(IQ4, blocks))
 
 
-def _mxfp4(blocks: Tensor) -> Grouped:
+def _mxfp4(blocks: Tensor) -> QuantizedWeight:
     exponent, codes = _parts(blocks, 1, 16)
     scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent.int() - 127)
     return _grouped(_nibbles(codes), scale.bfloat16(), 32, table=_table(E2M1, blocks))
 
 
-def _nvfp4(blocks: Tensor) -> Grouped:
+def _nvfp4(blocks: Tensor) -> QuantizedWeight:
     """Scales are e4m3 without a sign; the byte that would be NaN stands for 0."""
     scales, codes = _parts(blocks, 4, 32)
     values = e4m3_values().to(blocks.device)[(scales & 127).int()].nan_to_num(0.0)
@@ -147,18 +147,18 @@ def _table(values: tuple[float, ...], like: Tensor) -> Tensor:
 # 256 numbers with scales of scales
 
 
-def _folded(codes: Tensor, scale: Twofold, group: int, levels: int = 16, offset: Twofold | None = None, **rest: Any) -> Grouped:
+def _folded(codes: Tensor, scale: DoubleQuantized, group: int, levels: int = 16, offset: DoubleQuantized | None = None, **rest: Any) -> QuantizedWeight:
     numbers = None if offset is None else offset.numbers()
     return _grouped(codes, scale.numbers(), group, levels, numbers, fine_scale=scale, fine_offset=offset, **rest)
 
 
-def _q2_k(blocks: Tensor) -> Grouped:
+def _q2_k(blocks: Tensor) -> QuantizedWeight:
     both, codes, d, least = _parts(blocks, 16, 64, 2, 2)
     scales, minimums = _runs(both, 4).unbind(-2)
     return _folded(_quarters(codes), _times(d, scales), 16, offset=_times(least, -minimums.int()))
 
 
-def _q3_k(blocks: Tensor) -> Grouped:
+def _q3_k(blocks: Tensor) -> QuantizedWeight:
     """The third bit stands apart: without it 4 is taken away."""
     third, codes, scales, d = _parts(blocks, 32, 64, 12, 2)
     low, high = _parts(scales, 8, 4)
@@ -166,34 +166,34 @@ def _q3_k(blocks: Tensor) -> Grouped:
     return _folded(_quarters(codes) | _runs(third, 1).flatten(-2) << 2, _times(d, six.int() - 32), 16, zero=4.0)
 
 
-def _q4_k(blocks: Tensor) -> Grouped:
+def _q4_k(blocks: Tensor) -> QuantizedWeight:
     d, least, both, codes = _parts(blocks, 2, 2, 12, 128)
     scales, minimums = _six_bits(both)
     return _folded(_pairs(codes), _times(d, scales), 32, offset=_times(least, -minimums.int()))
 
 
-def _q5_k(blocks: Tensor) -> Grouped:
+def _q5_k(blocks: Tensor) -> QuantizedWeight:
     d, least, both, fifth, codes = _parts(blocks, 2, 2, 12, 32, 128)
     scales, minimums = _six_bits(both)
     whole = _pairs(codes) | _runs(fifth, 1).flatten(-2) << 4
     return _folded(whole, _times(d, scales), 32, 256, _times(least, -minimums.int()))
 
 
-def _q6_k(blocks: Tensor) -> Grouped:
+def _q6_k(blocks: Tensor) -> QuantizedWeight:
     low, high, scales, d = _parts(blocks, 128, 64, 16, 2)
     codes = _runs(low.unflatten(-1, (2, 64)), 4).flatten(-3) | _quarters(high) << 4
     return _folded(codes, _times(d, scales.view(torch.int8)), 16, 256, zero=32.0)
 
 
-def _iq4_xs(blocks: Tensor) -> Grouped:
+def _iq4_xs(blocks: Tensor) -> QuantizedWeight:
     d, high, low, codes = _parts(blocks, 2, 2, 4, 128)
     scales = (_in_turn(low, 4) | _in_turn(high, 2) << 4).int() - 32
     return _folded(_nibbles(codes.unflatten(-1, (8, 16))), _times(d, scales), 32, table=_table(IQ4, blocks))
 
 
-def _times(d: Tensor, scales: Tensor) -> Twofold:
+def _times(d: Tensor, scales: Tensor) -> DoubleQuantized:
     """scales: whole numbers of a block [out, blocks, n]."""
-    return Twofold(scales.to(torch.int8).flatten(1), _half(d).flatten(1), scales.shape[2])
+    return DoubleQuantized(scales.to(torch.int8).flatten(1), _half(d).flatten(1), scales.shape[2])
 
 
 def _quarters(part: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def _six_bits(part: Tensor) -> tuple[Tensor, Tensor]:
     return tuple(torch.cat((first & 63, rest | first >> 6 << 4), -1) for first, rest in ((a, low & 15), (m, low >> 4)))  # type: ignore[return-value]
 
 
-_DECODERS: dict[str, Callable[[Tensor], Grouped]] = {
+_DECODERS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
     "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k,
     "Q5_K": _q5_k, "Q6_K": _q6_k, "IQ4_NL": _iq4_nl, "IQ4_XS": _iq4_xs, "MXFP4": _mxfp4, "NVFP4": _nvfp4,
 }  # fmt: skip

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from .claim import Claim, Module, Sibling
+from ..quantized_weight import QuantizedWeight
+from .reader_match import WeightReader, QuantizedModule, TensorHeader
 from .gguf_blocks import BLOCKS, decode
 
 
-class BlockReaders:
+class GGUFWeightReaders:
     """Stands where `Readers` do, for files that need no configuration."""
 
     notes: tuple[str, ...] = ()
     other_kv: str | None = None
 
-    def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
+    def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
         """None: the weight is a plain one. Raises CheckpointError, naming the tensor, for weights that are no matrix."""
-        found = Module(module, siblings)
+        found = QuantizedModule(module, siblings)
         kind = found.dtype("weight")
         if kind not in BLOCKS:
             return None
@@ -29,7 +29,7 @@ class BlockReaders:
         return found.claim(f"GGUF {kind}", shape, names, lambda tensors: _read(kind, shape, tensors))
 
 
-def _read(kind: str, shape: tuple[int, int], tensors: Mapping[str, Tensor]) -> Grouped:
+def _read(kind: str, shape: tuple[int, int], tensors: Mapping[str, Tensor]) -> QuantizedWeight:
     weight = decode(kind, tensors["weight"], shape)
     scale = tensors.get("scale")
     return weight if scale is None else replace(weight, factor=scale.float().reshape(1).expand(shape[0]).contiguous())

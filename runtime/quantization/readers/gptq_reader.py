@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from .asked import Asked
-from .bits import WORD, stream, words_of
-from .claim import FLOATS, Claim, Module
-from .grouping import described, group_of
-from .order import order_of
+from ..quantized_weight import QuantizedWeight
+from .quantization_config import CheckpointQuantization
+from .bit_unpacking import WORD, stream, words_of
+from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .group_size import described, group_of
+from .activation_order import order_of
 
 BITS = (2, 3, 4, 8)
 WHOLE = ("I32",)
 V2 = "gptq_v2"
 
 
-def claim(module: Module, asked: Asked) -> Claim:
+def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
     """w[o, i] = scales[g, o] * (q[i, o] - z[g, o]). Version 1 keeps each z one less, in its own bits."""
     rows, out = module.matrix("qweight", WHOLE)
     bits, inputs = _sizes(module, asked, rows, out)
@@ -26,19 +26,19 @@ def claim(module: Module, asked: Asked) -> Claim:
     module.expect("qzeros", WHOLE, (-(-inputs // group), words_of(out, bits)))
     less = 0 if V2 in (asked.keys.get("checkpoint_format"), asked.keys.get("format")) else 1
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes = stream(tensors["qweight"].T, bits, inputs)
         order = order_of(module, "g_idx", tensors["g_idx"], group) if "g_idx" in tensors else None
         codes = codes.contiguous() if order is None else codes[:, order]
         zero = _zeros(stream(tensors["qzeros"], bits, out), bits, less, bool(asked.keys.get("sym")))
-        return Grouped(codes, tensors["scales"].T.contiguous(), group, 16 if bits <= 4 else 256, zero, order=order)
+        return QuantizedWeight(codes, tensors["scales"].T.contiguous(), group, 16 if bits <= 4 else 256, zero, order=order)
 
     names = ["qweight", "qzeros", "scales", *(["g_idx"] if module.has("g_idx") else [])]
     ordered = ", ordered by activation" if asked.keys.get("desc_act") else ""
     return module.claim(f"GPTQ, {bits} bits, {described(group, inputs)}{ordered}", (out, inputs), names, read)
 
 
-def _sizes(module: Module, asked: Asked, rows: int, out: int) -> tuple[int, int]:
+def _sizes(module: QuantizedModule, asked: CheckpointQuantization, rows: int, out: int) -> tuple[int, int]:
     """Bits and inputs: layers may differ from the configuration, which decides only where several fit."""
     known = None
     if module.has("g_idx"):

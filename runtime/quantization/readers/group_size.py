@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .asked import Asked
-from .claim import FLOATS, Module
+from .quantization_config import CheckpointQuantization
+from .reader_match import FLOATS, QuantizedModule
 
 SIZES = ("group_size", "q_group_size")
 
 
-def group_of(module: Module, asked: Asked, inputs: int, out: int) -> int:
+def group_of(module: QuantizedModule, asked: CheckpointQuantization, inputs: int, out: int) -> int:
     """Of scales [groups, out], as GPTQ and AWQ keep them. Where layers differ, the configuration has another's size."""
     groups, _ = module.matrix("scales", FLOATS)
     module.expect("scales", FLOATS, (groups, out))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..grouped import Grouped
-from .claim import FLOATS, Claim, Module
+from ..quantized_weight import QuantizedWeight
+from .reader_match import FLOATS, WeightReader, QuantizedModule
 
 SPARE = (
     "nbits", "group_size", "axis", "packing", "unpack_view_dtype", "view_as_float", "quant_scale", "quant_zero", "compute_dtype", "offload_meta",
@@ -17,7 +17,7 @@ SPARE = (
 PARTS = (1, 2, 4, 8)  # of a byte
 
 
-def claim(module: Module) -> Claim:
+def claim(module: QuantizedModule) -> WeightReader:
     """w = (q - zero) * scale, both of floats. The weight's sizes stand in a tensor."""
     rows, group = module.matrix("W_q", ("U8",))
     groups, columns = module.matrix("scale", FLOATS)
@@ -27,12 +27,12 @@ def claim(module: Module) -> Claim:
     module.expect("zero", FLOATS, (groups, 1))
     module.expect("shape", ("I32", "I64"), (2,))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         out, inputs = tensors["shape"].tolist()
         if out < 1 or inputs < 1 or out * inputs != groups * group or inputs % group:
             raise module.wrong("shape", f"says {[out, inputs]}, which {groups} groups of {group} inputs do not make; convert the checkpoint again")
         scale, zero = (tensors[name].view(out, -1) for name in ("scale", "zero"))
-        return Grouped(_unpacked(tensors["W_q"], parts).view(out, inputs), scale, group, 256 if parts == 1 else 16, zero)
+        return QuantizedWeight(_unpacked(tensors["W_q"], parts).view(out, inputs), scale, group, 256 if parts == 1 else 16, zero)
 
     form = f"HQQ, {8 // parts} bits, groups of {group}"
     return module.claim(form, (1, groups * group), ("W_q", "scale", "zero", "shape"), read, SPARE)

@@ -8,24 +8,24 @@ from typing import Any
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from .claim import FLOATS, Claim, Module
+from ..quantized_weight import QuantizedWeight
+from .reader_match import FLOATS, WeightReader, QuantizedModule
 
 NUMBERS = ("scale", "zero", "offset")  # of groups
 
 
-def without(module: Module, name: str) -> Module:
+def without(module: QuantizedModule, name: str) -> QuantizedModule:
     """The module as if it had none of these numbers."""
     return replace(module, siblings={other: sibling for other, sibling in module.siblings.items() if other != name})
 
 
-def scaled(module: Module, name: str, claim: Claim) -> Claim:
+def scaled(module: QuantizedModule, name: str, claim: WeightReader) -> WeightReader:
     """claim: of the weight that multiplied inputs meet. There is no place for them beside groups, so that each input becomes a group."""
     wide = claim.shape[1]
     if module.expect(name, FLOATS) not in ((wide,), (1, wide)):
         raise module.wrong(name, f"must be a number for each of {wide} inputs; quantise it again")
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         weight, inputs = claim.read(tensors), tensors[name].float().view(-1)
         there = {part: found for part in NUMBERS if isinstance(found := getattr(weight, part), Tensor)}
         spread = {part: found.float().repeat_interleave(weight.group, 1)[:, :wide] for part, found in there.items()}

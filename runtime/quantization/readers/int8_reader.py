@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..grouped import Grouped
-from .claim import FLOATS, Claim, Module
-from .float8 import described
-from .scales import reach_of
-from .schemes import Scheme
+from ..quantized_weight import QuantizedWeight
+from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .float8_reader import described
+from .weight_scales import reach_of
+from .compressed_tensors_schemes import CompressedTensorsScheme
 
 MIDDLE = 128  # what is added, so that codes are not negative
 SMALL = 4  # bits, up to which codes are kept in four
@@ -19,7 +19,7 @@ MIDDLES = {16: 8, 256: MIDDLE}  # by levels
 FULL = 127  # of bitsandbytes: its scale is the largest magnitude
 
 
-def claim(module: Module, rounds_rows: bool = False, schemes: Sequence[Scheme] = ()) -> Claim:
+def claim(module: QuantizedModule, rounds_rows: bool = False, schemes: Sequence[CompressedTensorsScheme] = ()) -> WeightReader:
     """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group.
 
     rounds_rows: so is x, the checkpoint says.  schemes: what its configuration says of whole numbers; codes of four bits may lie in bytes.
@@ -33,16 +33,16 @@ def claim(module: Module, rounds_rows: bool = False, schemes: Sequence[Scheme] =
     if len(names) == 3:
         module.expect(names[2], ("I8",), module.siblings["weight_scale"].shape)
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         scale = reach.spread(tensors["weight_scale"], weight)
         zero = zeros_of(reach.spread(tensors[names[2]].short(), weight), levels) if len(names) == 3 else float(MIDDLES[levels])
-        return Grouped(codes_of(module, tensors["weight"], bits), scale, group, levels, zero, rounds_rows=rounds_rows)
+        return QuantizedWeight(codes_of(module, tensors["weight"], bits), scale, group, levels, zero, rounds_rows=rounds_rows)
 
     form = "int8" if bits == 8 else f"{bits} bits in bytes"
     return module.claim(f"{form}, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read)
 
 
-def _bits(schemes: Sequence[Scheme], groups: int, inputs: int) -> int:
+def _bits(schemes: Sequence[CompressedTensorsScheme], groups: int, inputs: int) -> int:
     """The most that a scheme with so many groups has: where several have them, a module's name does not tell for sure which is its own."""
     return max((scheme.bits for scheme in schemes if groups == (-(-inputs // scheme.group) if scheme.group else 1)), default=8)
 
@@ -51,7 +51,7 @@ def levels_of(bits: int) -> int:
     return 16 if bits <= SMALL else 256
 
 
-def codes_of(module: Module, q: Tensor, bits: int) -> Tensor:
+def codes_of(module: QuantizedModule, q: Tensor, bits: int) -> Tensor:
     """int8 of -2^(bits - 1) and up -> uint8, the middle of the levels added. Raises CheckpointError for numbers that so few bits have not."""
     half = 2 ** (bits - 1)
     low, high = (int(each) for each in q.aminmax()) if bits < 8 else (0, 0)
@@ -66,14 +66,14 @@ def zeros_of(zero: Tensor, levels: int) -> Tensor | float:
     return float(middle) if not bool(zero.any()) else zero + middle
 
 
-def claim_bitsandbytes(module: Module) -> Claim:
+def claim_bitsandbytes(module: QuantizedModule) -> WeightReader:
     """w = q * SCB / 127. Its outliers are columns of x, found at run time: the file holds nothing of them."""
     weight = module.matrix("weight", ("I8",))
     module.expect("SCB", FLOATS, weight[:1])
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         scale = tensors["SCB"].float()[:, None] / FULL
-        return Grouped(unsigned(tensors["weight"]), scale, weight[1], 256, float(MIDDLE))
+        return QuantizedWeight(unsigned(tensors["weight"]), scale, weight[1], 256, float(MIDDLE))
 
     return module.claim("bitsandbytes, int8", weight, ("weight", "SCB"), read, ("weight_format",))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .asked import Asked
-from .claim import FLOATS, Module, Sibling
+from .quantization_config import CheckpointQuantization
+from .reader_match import FLOATS, QuantizedModule, TensorHeader
 
 NAMES = (
     ("k_scale", "v_scale"),  # compressed-tensors
@@ -27,9 +27,9 @@ class KVScales(NamedTuple):
     v: str
 
 
-def kv_scales(module: str, siblings: Mapping[str, Sibling]) -> KVScales | None:
+def kv_scales(module: str, siblings: Mapping[str, TensorHeader]) -> KVScales | None:
     """siblings: every tensor named module.*, by the rest. None: there are none. Raises CheckpointError for more than one number."""
-    found = Module(module, siblings)
+    found = QuantizedModule(module, siblings)
     for names in NAMES:
         if found.has(*names):
             for name in names:
@@ -39,7 +39,7 @@ def kv_scales(module: str, siblings: Mapping[str, Sibling]) -> KVScales | None:
     return None
 
 
-def other_kind(asked: Asked) -> str | None:
+def other_kind(asked: CheckpointQuantization) -> str | None:
     """Why the scales of a checkpoint are none of float8, for people; None: its configuration does not speak against it."""
     scheme, algorithm = asked.table("kv_cache_scheme"), asked.keys.get("kv_cache_quant_algo")
     if (scheme.get("type") or "float") != "float" or (scheme.get("num_bits") or 8) != 8:

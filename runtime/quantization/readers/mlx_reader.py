@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..grouped import Grouped
-from . import float4, float8
-from .asked import Asked, is_size
-from .bits import WORD, stream
-from .claim import FLOATS, Claim, Module, Sibling
-from .grouping import described
+from ..quantized_weight import QuantizedWeight
+from . import float4_reader, float8_reader
+from .quantization_config import CheckpointQuantization, is_size
+from .bit_unpacking import WORD, stream
+from .reader_match import FLOATS, WeightReader, QuantizedModule, TensorHeader
+from .group_size import described
 
 SCALES, BIASES = "scales", "biases"
 CALLED = {"weight_scale": SCALES}
@@ -24,7 +24,7 @@ OF_EXPERT = re.compile(r"experts\.\d+\.(\w+)$")  # whose matrices lie in one ten
 OF_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
-def claim(module: Module, asked: Asked) -> Claim:
+def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
     """w[o, i] = q[o, i] * scales[o, g] + biases[o, g]. Bits and groups stand in the configuration, where a module may have its own."""
     own = asked.keys.get(module.name, asked.keys.get(OF_EXPERT.sub(_together, module.name)))
     says: Mapping[str, object] = {**asked.keys, **own} if isinstance(own, Mapping) else asked.keys
@@ -39,9 +39,9 @@ def claim(module: Module, asked: Asked) -> Claim:
     for name in (SCALES, BIASES):
         module.expect(name, FLOATS, (out, -(-inputs // group)))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes = stream(tensors["weight"], bits, inputs).contiguous()
-        return Grouped(codes, tensors[SCALES], min(group, inputs), 16 if bits <= 4 else 256, offset=tensors[BIASES])
+        return QuantizedWeight(codes, tensors[SCALES], min(group, inputs), 16 if bits <= 4 else 256, offset=tensors[BIASES])
 
     return module.claim(f"MLX, {bits} bits, {described(group, inputs)}", (out, inputs), ("weight", SCALES, BIASES), read)
 
@@ -50,7 +50,7 @@ def _together(expert: re.Match[str]) -> str:
     return f"switch_mlp.{OF_MIXTRAL.get(expert[1], expert[1])}"
 
 
-def _floats(module: Module, mode: str) -> Claim:
+def _floats(module: QuantizedModule, mode: str) -> WeightReader:
     """The same bytes that other formats have, in words and without the dtypes of floats."""
     out, words = module.matrix("weight", ("U32",))
     width, dtype = words * 4, torch.float8_e4m3fn if mode == "mxfp8" else torch.uint8
@@ -58,11 +58,11 @@ def _floats(module: Module, mode: str) -> Claim:
     shape = module.expect(SCALES, ("U8",), (out, -(-inputs // GROUPS[mode])))
     siblings = {name: sibling for name, sibling in module.siblings.items() if name != SCALES}
     names = {torch.uint8: "U8", torch.float8_e4m3fn: "F8_E4M3"}
-    again = Module(module.name, {**siblings, "weight": Sibling(names[dtype], (out, width)), "weight_scale": Sibling(names[of_scales], shape)}, CALLED)
-    inner = float8.claim(again, []) if mode == "mxfp8" else float4.claim(again, "weight", alone=True)
+    again = QuantizedModule(module.name, {**siblings, "weight": TensorHeader(names[dtype], (out, width)), "weight_scale": TensorHeader(names[of_scales], shape)}, CALLED)
+    inner = float8_reader.claim(again, []) if mode == "mxfp8" else float4_reader.claim(again, "weight", alone=True)
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         weight = tensors["weight"].contiguous().view(torch.uint8)
         return inner.read({"weight": weight.view(dtype), "weight_scale": tensors[SCALES].view(of_scales)})
 
-    return Claim(f"MLX, {inner.format}", inner.shape, ("weight", SCALES), inner.unused, read)
+    return WeightReader(f"MLX, {inner.format}", inner.shape, ("weight", SCALES), inner.unused, read)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError
-from .scales import Reach
+from .weight_scales import ScaleBlock
 
 LARGEST_SIZE = 2**20  # of a block or group
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckpointQuantization:
     """method: as `quant_method` has it, "" without one; where: the file, for errors; keys: its object."""
 
     method: str = ""
@@ -58,7 +58,7 @@ class Asked:
         groups = self.table("config_groups")
         return self.keys.get("format") == "int-quantized" and bool(groups) and all(map(_rounds_rows, groups, groups.values()))
 
-    def blocks(self) -> list[Reach]:
+    def blocks(self) -> list[ScaleBlock]:
         """Sizes of the blocks of float8 weights."""
         found = [("weight_block_size", self.keys.get("weight_block_size"))]
         for name, group in self.table("config_groups").items():
@@ -66,10 +66,10 @@ class Asked:
             found.append((f"config_groups.{name}.weights.block_structure", weights.get("block_structure") if isinstance(weights, Mapping) else None))
         return [self._block(key, sizes) for key, sizes in found if sizes is not None]
 
-    def _block(self, key: str, sizes: object) -> Reach:
+    def _block(self, key: str, sizes: object) -> ScaleBlock:
         if not isinstance(sizes, list | tuple) or len(sizes) != 2 or not all(map(is_size, sizes)):
             raise self.refused(key, sizes, "it must be two sizes, as [128, 128]; correct the file")
-        return Reach(*sizes)
+        return ScaleBlock(*sizes)
 
 
 def is_size(value: object, most: int = LARGEST_SIZE) -> bool:

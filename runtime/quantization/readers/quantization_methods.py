@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from . import quark
-from .asked import Asked
-from .grouping import SIZES
+from . import quark_reader
+from .quantization_config import CheckpointQuantization
+from .group_size import SIZES
 
 REFUSED = (
     "aqlm", "bitnet", "bitnet_b158", "eetq", "fouroversix", "fp_quant", "gguf", "higgs", "marlin", "metal", "quanto",
@@ -23,7 +23,7 @@ ROWS_TOO = "activations are rounded, each row by its own range, on a GPU and in 
 Notes = Iterator[str]
 
 
-def notes_of(asked: Asked) -> Notes:
+def notes_of(asked: CheckpointQuantization) -> Notes:
     """A line for each difference. Raises ConfigError for a method that is not read, or what it asks and is not."""
     if not asked.method:
         return iter(())
@@ -34,13 +34,13 @@ def notes_of(asked: Asked) -> Notes:
     return METHODS[asked.method](asked)
 
 
-def _float8(asked: Asked) -> Notes:
+def _float8(asked: CheckpointQuantization) -> Notes:
     asked.one_of("fmt", ("e4m3", "float8_e4m3fn", "float8_e4m3"), "float8 weights are read as e4m3 only; convert the checkpoint")
     asked.one_of("activation_scheme", ("dynamic", "static"), "known ones: dynamic, static; correct the file")
     yield f"quant_method {asked.method!r} (activations {asked.keys.get('activation_scheme', 'dynamic')}): {WEIGHTS_ONLY}"
 
 
-def _compressed(asked: Asked) -> Notes:
+def _compressed(asked: CheckpointQuantization) -> Notes:
     asked.one_of("quantization_status", ("compressed",), "only compressed checkpoints are read; save it compressed")
     asked.none_of(["transform_config"], "its rotations of activations are not computed; take a checkpoint without them")
     sparse = asked.table("sparsity_config").get("format")
@@ -66,7 +66,7 @@ FORMATS = (
 )  # fmt: skip
 
 
-def _formats(asked: Asked) -> Iterator[tuple[str, Any]]:
+def _formats(asked: CheckpointQuantization) -> Iterator[tuple[str, Any]]:
     yield "format", asked.keys.get("format") or "dense"
     for name, group in asked.table("config_groups").items():
         if isinstance(group, Mapping) and group.get("format"):
@@ -80,7 +80,7 @@ MODELOPT = (
 FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4", "W4A16_AWQ", "W8A16")
 
 
-def _modelopt(asked: Asked) -> Notes:
+def _modelopt(asked: CheckpointQuantization) -> Notes:
     algorithm = asked.keys.get("quant_algo")
     algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm  # it writes some of them small
     if algorithm is not None and algorithm not in MODELOPT:
@@ -89,7 +89,7 @@ def _modelopt(asked: Asked) -> Notes:
         yield f"quant_algo {asked.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
 
 
-def _gptq(asked: Asked) -> Notes:
+def _gptq(asked: CheckpointQuantization) -> Notes:
     kinds = ("gptq", "gptq_v2")
     for key in ("checkpoint_format", "format"):
         asked.one_of(key, kinds, f"this layout is not read; known ones: {', '.join(kinds)}; take the checkpoint before it was repacked")
@@ -101,7 +101,7 @@ def _gptq(asked: Asked) -> Notes:
     return iter(())
 
 
-def _awq(asked: Asked) -> Notes:
+def _awq(asked: CheckpointQuantization) -> Notes:
     versions = ("gemm", "GEMM")
     asked.one_of("version", versions, "only the version gemm is read; convert the checkpoint")
     for key in ("bits", "w_bit"):
@@ -114,7 +114,7 @@ PACKINGS = ("auto_round:auto_gptq", "auto_round:auto_awq", "auto_gptq", "auto_aw
 ROUNDED_TO = ("int", "fp", "fp8", "fp8_e4m3", "mx_fp", "mx_fp4", "mx_fp8", "mx_fp_rceil", "nv_fp", "nv_fp4", "nv_fp4_with_static_gs")
 
 
-def _auto_round(asked: Asked) -> Notes:
+def _auto_round(asked: CheckpointQuantization) -> Notes:
     asked.one_of("packing_format", PACKINGS, f"this packing is not read; known ones: {', '.join(PACKINGS)}; export the checkpoint in one of them")
     asked.one_of("data_type", ROUNDED_TO, f"weights of this kind are not read; known ones: {', '.join(ROUNDED_TO)}; export the checkpoint in one of them")
     asked.one_of("fmt", ("e4m3",), "float8 weights are read as e4m3 only; export the checkpoint so")
@@ -126,7 +126,7 @@ def _auto_round(asked: Asked) -> Notes:
         yield f"act_bits {asked.keys['act_bits']!r}: {WEIGHTS_ONLY}"
 
 
-def _bitsandbytes(asked: Asked) -> Notes:
+def _bitsandbytes(asked: CheckpointQuantization) -> Notes:
     asked.one_of("bnb_4bit_quant_type", ("nf4", "fp4"), "known ones: nf4, fp4; correct the file")
     if asked.keys.get("load_in_8bit"):
         yield f"load_in_8bit: {WEIGHTS_ONLY}"
@@ -135,7 +135,7 @@ def _bitsandbytes(asked: Asked) -> Notes:
 NTILES = '"int4_tile_packed_ntile": 16'
 
 
-def _torchao(asked: Asked) -> Notes:
+def _torchao(asked: CheckpointQuantization) -> Notes:
     types = json.dumps(asked.keys.get("quant_type"), default=str)
     if NTILES in types and "TILE_PACKED_TO_4D" in types:
         raise asked.refused("int4_tile_packed_ntile", 16, "such tiles are an AMD card's and are not read; quantise it in the format 'plain'")
@@ -146,14 +146,14 @@ def _torchao(asked: Asked) -> Notes:
 ALGORITHMS = ("awq", "gptq", "gptaq", "qronos", "smooth", "smoothquant", "autosmoothquant", "autoround")  # that leave nothing to do to inputs
 
 
-def _quark(asked: Asked) -> Notes:
+def _quark(asked: CheckpointQuantization) -> Notes:
     export = asked.table("export")
     for key, known in (("weight_format", "real_quantized"), ("pack_method", "reorder")):
         if export.get(key, known) != known:
             raise asked.refused(f"export.{key}", export[key], f"only {known!r} is read; export it so")
-    for where, spec in quark.weights(asked):
-        if spec.get("dtype") not in quark.READ:
-            raise asked.refused(f"{where}.dtype", spec.get("dtype"), f"weights of this dtype are not read; known ones: {', '.join(quark.READ)}")
+    for where, spec in quark_reader.weights(asked):
+        if spec.get("dtype") not in quark_reader.READ:
+            raise asked.refused(f"{where}.dtype", spec.get("dtype"), f"weights of this dtype are not read; known ones: {', '.join(quark_reader.READ)}")
     algorithms = asked.keys.get("algo_config") or []
     for each in algorithms if isinstance(algorithms, list) else [algorithms]:
         name = each.get("name") if isinstance(each, Mapping) else each
@@ -163,12 +163,12 @@ def _quark(asked: Asked) -> Notes:
         yield f"quark: {WEIGHTS_ONLY}"
 
 
-def _nothing(asked: Asked) -> Notes:
+def _nothing(asked: CheckpointQuantization) -> Notes:
     """The headers say it all."""
     return iter(())
 
 
-METHODS: Mapping[str, Callable[[Asked], Notes]] = {
+METHODS: Mapping[str, Callable[[CheckpointQuantization], Notes]] = {
     "fp8": _float8,
     "fbgemm_fp8": _float8,
     "modelopt": _modelopt,
@@ -191,17 +191,17 @@ OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_c
 TELLING = {"config_groups": "compressed-tensors", "quant_algo": "modelopt", "w_bit": "awq", "load_in_4bit": "bitsandbytes", "mode": "mlx", "bits": "gptq"}
 
 
-def asked_of(quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]) -> Asked:
+def asked_of(quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]) -> CheckpointQuantization:
     """What the first of these says: config.json's object, then the files of older tools."""
     if quantization:
         return _asked(quantization, where, None)
     for name, method in OLDER.items():
         if name in beside:
             return _asked(beside[name], name, method)
-    return Asked(where=where)
+    return CheckpointQuantization(where=where)
 
 
-def _asked(keys: object, where: str, default: str | None) -> Asked:
+def _asked(keys: object, where: str, default: str | None) -> CheckpointQuantization:
     if isinstance(keys, Mapping) and isinstance(inner := keys.get("quantization"), Mapping):
         keys = {**inner, **keys}  # ModelOpt's files have it one level down
     if not isinstance(keys, Mapping):
@@ -209,4 +209,4 @@ def _asked(keys: object, where: str, default: str | None) -> Asked:
     method = keys.get("quant_method") or default or next((method for key, method in TELLING.items() if key in keys), None)
     if not isinstance(method, str):
         raise ConfigError(f"{where}: quantization key 'quant_method' is {method!r:.80}: it must name the method; correct the file")
-    return Asked(method.lower(), where, keys)
+    return CheckpointQuantization(method.lower(), where, keys)

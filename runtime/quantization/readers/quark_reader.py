@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from . import awq
-from .asked import Asked
-from .claim import FLOATS, Claim, Module
+from ..quantized_weight import QuantizedWeight
+from . import awq_reader
+from .quantization_config import CheckpointQuantization
+from .reader_match import FLOATS, WeightReader, QuantizedModule
 
 METHOD = "quark"
 CALLED = {"qweight": "weight", "qzeros": "weight_zero_point", "scales": "weight_scale"}
@@ -21,36 +21,36 @@ READ = ("fp8_e4m3", "fp4", "fp6_e2m3", "int8", *WHOLE)
 MIDDLE = 8
 
 
-def claim(module: Module, asked: Asked) -> Claim:
+def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
     """w = (q - z) * s; a vector of scales: one an output, and words run along the inputs."""
-    again = Module(module.name, {OURS.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
+    again = QuantizedModule(module.name, {OURS.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
     moved = _moved(asked, again)
-    inner = awq.claim(again, Asked()) if len(module.siblings["weight_scale"].shape) == 2 else _along_inputs(again)
+    inner = awq_reader.claim(again, CheckpointQuantization()) if len(module.siblings["weight_scale"].shape) == 2 else _along_inputs(again)
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         found = inner.read({OURS.get(name, name): tensor for name, tensor in tensors.items()})
         assert isinstance(found.zero, Tensor)
         zero = found.zero ^ moved
         return replace(found, codes=found.codes ^ moved, zero=float(MIDDLE) if bool((zero == MIDDLE).all()) else zero)
 
     names = tuple(CALLED[name] for name in inner.names)
-    return Claim(f"Quark, {inner.format.removeprefix('AWQ, ')}", inner.shape, names, inner.unused, read)
+    return WeightReader(f"Quark, {inner.format.removeprefix('AWQ, ')}", inner.shape, names, inner.unused, read)
 
 
-def _along_inputs(module: Module) -> Claim:
-    out, words = module.matrix("qweight", awq.WHOLE)
+def _along_inputs(module: QuantizedModule) -> WeightReader:
+    out, words = module.matrix("qweight", awq_reader.WHOLE)
     module.expect("scales", FLOATS, (out,))
-    module.expect("qzeros", awq.WHOLE, (-(-out // awq.EACH),))
-    inputs = words * awq.EACH
+    module.expect("qzeros", awq_reader.WHOLE, (-(-out // awq_reader.EACH),))
+    inputs = words * awq_reader.EACH
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
-        codes, zero = awq.unpacked(tensors["qweight"]).T.contiguous(), awq.unpacked(tensors["qzeros"][None])[:out]
-        return Grouped(codes, tensors["scales"][:, None], inputs, zero=zero)
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
+        codes, zero = awq_reader.unpacked(tensors["qweight"]).T.contiguous(), awq_reader.unpacked(tensors["qzeros"][None])[:out]
+        return QuantizedWeight(codes, tensors["scales"][:, None], inputs, zero=zero)
 
     return module.claim("4 bits, a scale per output", (out, inputs), ("qweight", "qzeros", "scales"), read)
 
 
-def _moved(asked: Asked, module: Module) -> int:
+def _moved(asked: CheckpointQuantization, module: QuantizedModule) -> int:
     found = {dtype for _, spec in weights(asked) if isinstance(dtype := spec.get("dtype"), str) and dtype in WHOLE}
     if len(found) != 1:
         told = " and ".join(sorted(found)) or "neither"
@@ -58,7 +58,7 @@ def _moved(asked: Asked, module: Module) -> int:
     return WHOLE[found.pop()]
 
 
-def weights(asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def weights(asked: CheckpointQuantization) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What the configuration says of weights, and where."""
     places: list[tuple[str, object]] = [("global_quant_config", asked.keys.get("global_quant_config"))]
     for key in ("layer_quant_config", "layer_type_quant_config"):

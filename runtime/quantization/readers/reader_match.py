@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ..grouped import Grouped
+from ..quantized_weight import QuantizedWeight
 
 FLOATS = ("F32", "F16", "BF16")
 BESIDE = ("bias", "k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point")  # that belong to no weight
@@ -19,17 +19,17 @@ OF_ACTIVATIONS = (
 )  # fmt: skip
 
 Shape = tuple[int, ...]
-Read = Callable[[Mapping[str, Tensor]], Grouped]
+Read = Callable[[Mapping[str, Tensor]], QuantizedWeight]
 
 
-class Sibling(NamedTuple):
+class TensorHeader(NamedTuple):
     """One tensor of a module as the headers have it. dtype: as safetensors writes it ("I32", "F8_E4M3", "U8", "BF16")."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
-class Claim(NamedTuple):
+class WeightReader(NamedTuple):
     """How a module's weight is read.
 
     format: for people. shape: of the dense weight [out, in]; (1, out * in) where only `read` learns the sizes.
@@ -46,11 +46,11 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Module:
+class QuantizedModule:
     """A module's name and its tensors, with the checks that all readers make."""
 
     name: str
-    siblings: Mapping[str, Sibling]
+    siblings: Mapping[str, TensorHeader]
     called: Mapping[str, str] = field(default_factory=dict)  # how files name them, where the reader has other names
 
     def has(self, *names: str) -> bool:
@@ -89,10 +89,10 @@ class Module:
             raise self.wrong(name, "must be a vector in this format; convert the checkpoint again")
         return shape[0]
 
-    def claim(self, form: str, shape: tuple[int, int], names: Sequence[str], read: Read, unused: Sequence[str] = ()) -> Claim:
+    def claim(self, form: str, shape: tuple[int, int], names: Sequence[str], read: Read, unused: Sequence[str] = ()) -> WeightReader:
         """The claim, once every sibling is accounted for: one that nobody understands may change the result."""
         spare = tuple(name for name in self.siblings if name in unused or name in OF_ACTIVATIONS)
         for name in self.siblings:
             if name not in names and name not in spare and name not in BESIDE:
                 raise self.wrong(name, f"is not understood beside a weight of the format {form}; take another checkpoint of this model")
-        return Claim(form, shape, tuple(names), spare, read)
+        return WeightReader(form, shape, tuple(names), spare, read)

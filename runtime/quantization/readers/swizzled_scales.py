@@ -7,27 +7,27 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from .claim import Claim, Module, Sibling
+from ..quantized_weight import QuantizedWeight
+from .reader_match import WeightReader, QuantizedModule, TensorHeader
 
 ROWS, COLUMNS = 128, 4  # of a tile
 QUARTERS = 4  # of its rows, which lie beside each other
 
 
-def straight(module: Module, name: str, shape: tuple[int, int]) -> tuple[Module, Callable[[Claim], Claim]]:
+def unswizzled(module: QuantizedModule, name: str, shape: tuple[int, int]) -> tuple[QuantizedModule, Callable[[WeightReader], WeightReader]]:
     """The module as if `name` [outputs, groups] lay in order, and what makes a claim of that one a claim of this. Its shape in the file tells how it lies."""
     found, (rows, columns) = module.siblings[name], _tiles(shape)
     if found.shape != (rows * ROWS // QUARTERS, columns * COLUMNS * QUARTERS):
         return module, lambda claim: claim
-    return replace(module, siblings={**module.siblings, name: Sibling(found.dtype, shape)}), lambda claim: _in_order(claim, name, shape)
+    return replace(module, siblings={**module.siblings, name: TensorHeader(found.dtype, shape)}), lambda claim: _in_order(claim, name, shape)
 
 
 def _tiles(shape: tuple[int, int]) -> tuple[int, int]:
     return -(-shape[0] // ROWS), -(-shape[1] // COLUMNS)
 
 
-def _in_order(claim: Claim, name: str, shape: tuple[int, int]) -> Claim:
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+def _in_order(claim: WeightReader, name: str, shape: tuple[int, int]) -> WeightReader:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         return claim.read({**tensors, name: in_order(tensors[name], shape)})
 
     return claim._replace(read=read)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..grouped import Grouped
-from .bits import nibbles, stream
-from .claim import FLOATS, Claim, Module
-from .grouping import described
-from .int8 import codes_of, levels_of, zeros_of
-from .torchao_said import Said
+from ..quantized_weight import QuantizedWeight
+from .bit_unpacking import nibbles, stream
+from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .group_size import described
+from .int8_reader import codes_of, levels_of, zeros_of
+from .torchao_metadata import TorchAOMetadata
 
 SCALE, ZERO = "weight_scale", "weight_zero_point"
 TILES = "weight_scale_and_zero"
@@ -21,20 +21,20 @@ ROWS, LANES = 8, 4  # of a tile: outputs, and lanes that share one
 WORDS = (1, 2, 4)  # of a lane, one after the other
 
 
-def claim_plain(module: Module, said: Said) -> Claim:
+def claim_plain(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     """Int4Tensor: w[o, i] = q[i, o] * scale[g, o] + zero[g, o], q of -8 to 7, two in a byte, the even input in the lower half."""
     out, width = module.matrix("weight", ("I8", "U8"))
     weight = _sized(module, said, (out, 2 * width))
     group = _group(module, said, weight, (SCALE, ZERO), FLOATS)
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes = nibbles(tensors["weight"].contiguous().view(torch.uint8)) ^ MIDDLE
         return _around_middle(codes, tensors[SCALE].T, tensors[ZERO].T, group)
 
     return module.claim(f"4 bits, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
 
-def claim_words(module: Module, said: Said) -> Claim:
+def claim_words(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     """Int4PlainInt32Tensor of an XPU: w[o, i] = (q[o, i] - zero[g, o]) * scale[g, o], eight in a word from the lowest bits on."""
     out, words = module.matrix("weight", ("I32",))
     weight = _sized(module, said, (out, 8 * words))
@@ -43,15 +43,15 @@ def claim_words(module: Module, said: Said) -> Claim:
     group = _group(module, said, weight, (SCALE,), FLOATS)
     _group(module, said, weight, (ZERO,), ("I8",))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         zero = tensors[ZERO].T.contiguous()
         codes = stream(tensors["weight"], 4, weight[1]).contiguous()
-        return Grouped(codes, tensors[SCALE].T.contiguous(), group, zero=zeros_of(zero.short() - MIDDLE, 16))
+        return QuantizedWeight(codes, tensors[SCALE].T.contiguous(), group, zero=zeros_of(zero.short() - MIDDLE, 16))
 
     return module.claim(f"4 bits in words, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
 
-def claim_tiles(module: Module, said: Said) -> Claim:
+def claim_tiles(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     """Int4TilePackedTo4dTensor of a CUDA card: w[o, i] = (q[o, i] - 8) * s[g, o] + z[g, o], s and z lie together; sizes are filled up with zeros."""
     stored = module.expect("weight", ("I32",))
     if len(stored) != 4 or stored[2] != ROWS * LANES or stored[3] not in WORDS or min(stored) < 1:
@@ -62,15 +62,15 @@ def claim_tiles(module: Module, said: Said) -> Claim:
         raise said.wrong("shape")
     module.expect(TILES, FLOATS, (-(-filled[1] // group), filled[0], 2))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
-        codes = untiled(tensors["weight"])[: weight[0], : weight[1]].contiguous()
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
+        codes = untile(tensors["weight"])[: weight[0], : weight[1]].contiguous()
         scale, zero = tensors[TILES][: -(-weight[1] // group), : weight[0]].unbind(-1)
         return _around_middle(codes, scale.T, zero.T, group)
 
     return module.claim(f"4 bits in tiles, {described(group, weight[1])}", weight, ("weight", TILES), read)
 
 
-def untiled(tiles: Tensor) -> Tensor:
+def untile(tiles: Tensor) -> Tensor:
     """int32 [outputs / 8, inputs / (32 words), 32, words] -> uint8 [outputs, inputs].
 
     As mma.m16n8k16 has its second matrix: lane 4 r + c holds of output r, in each 8 inputs, the two from 2 c on. A word
@@ -81,7 +81,7 @@ def untiled(tiles: Tensor) -> Tensor:
     return codes.permute(0, 2, 1, 4, 6, 3, 5).reshape(outputs * ROWS, inputs * words * 32)
 
 
-def claim_unpacked(module: Module, said: Said) -> Claim:
+def claim_unpacked(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     """IntxUnpackedToInt8Tensor: w = (q - zero) * scale, q of -2^(bits - 1) and up, each in a byte."""
     bits, reach = said.bits(), said.reach()
     weight = module.matrix("weight", ("I8",))
@@ -90,26 +90,26 @@ def claim_unpacked(module: Module, said: Said) -> Claim:
     levels = levels_of(bits)
     group = min(reach.inputs, weight[1])
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes, zero = codes_of(module, tensors["weight"], bits), tensors[ZERO]
         spread = reach.spread(zero.short() if zero.dtype == torch.int8 else zero.float(), weight)
-        return Grouped(codes, reach.spread(tensors[SCALE], weight), group, levels, zeros_of(spread, levels))
+        return QuantizedWeight(codes, reach.spread(tensors[SCALE], weight), group, levels, zeros_of(spread, levels))
 
     return module.claim(f"{bits} bits in bytes, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
 
-def _around_middle(codes: Tensor, scale: Tensor, zero: Tensor, group: int) -> Grouped:
+def _around_middle(codes: Tensor, scale: Tensor, zero: Tensor, group: int) -> QuantizedWeight:
     offset = zero.contiguous() if bool((zero != 0).any()) else None
-    return Grouped(codes, scale.contiguous(), group, zero=float(MIDDLE), offset=offset)
+    return QuantizedWeight(codes, scale.contiguous(), group, zero=float(MIDDLE), offset=offset)
 
 
-def _sized(module: Module, said: Said, weight: tuple[int, int]) -> tuple[int, int]:
+def _sized(module: QuantizedModule, said: TorchAOMetadata, weight: tuple[int, int]) -> tuple[int, int]:
     if said.shape() != weight:
         raise said.wrong("shape")
     return weight
 
 
-def _group(module: Module, said: Said, weight: tuple[int, int], names: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
+def _group(module: QuantizedModule, said: TorchAOMetadata, weight: tuple[int, int], names: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
     """How many inputs share the numbers of these tensors [groups, out]."""
     group = said.group()
     for name in names:

@@ -7,31 +7,31 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .asked import is_size
-from .claim import Module
-from .scales import Reach
+from .quantization_config import is_size
+from .reader_match import QuantizedModule
+from .weight_scales import ScaleBlock
 
 LONGEST = 65536  # bytes of JSON
 DTYPE = re.compile(r"int([1-8])")
 LARGEST = 2**31  # of an output's or input's number
 
 
-class Said(NamedTuple):
+class TorchAOMetadata(NamedTuple):
     """kind: the class, "" where nothing is said; keys: its attributes."""
 
-    module: Module
+    module: QuantizedModule
     kind: str = ""
     keys: Mapping[str, Any] = {}
 
     def wrong(self, key: str) -> Exception:
         return self.module.wrong("weight", f"has {key} {self.keys.get(key)!r:.60} beside it in its file, which cannot be; quantise it again")
 
-    def reach(self) -> Reach:
+    def reach(self) -> ScaleBlock:
         """Of a scale: how many outputs and inputs share it."""
         found = self.keys.get("block_size")
         if not isinstance(found, list) or len(found) != 2 or not all(map(is_size, found)):
             raise self.wrong("block_size")
-        return Reach(*found)
+        return ScaleBlock(*found)
 
     def group(self) -> int:
         """How many inputs share a scale, where outputs do not."""
@@ -55,10 +55,10 @@ class Said(NamedTuple):
         return int(match[1])
 
 
-def said_of(module: Module, text: object) -> Said:
+def said_of(module: QuantizedModule, text: object) -> TorchAOMetadata:
     """text: as the file has it; None: it has nothing. Raises CheckpointError for what is no such JSON."""
     if text is None:
-        return Said(module)
+        return TorchAOMetadata(module)
     try:
         found = json.loads(text) if isinstance(text, str) and len(text) <= LONGEST else None
     except (ValueError, RecursionError):
@@ -66,4 +66,4 @@ def said_of(module: Module, text: object) -> Said:
     kind, keys = (found.get("_type"), found.get("_data", {})) if isinstance(found, Mapping) else (None, None)
     if not isinstance(kind, str) or not isinstance(keys, Mapping):
         raise module.wrong("weight", f"is described by {text!r:.60} beside it in its file, not by its class and attributes; quantise it again")
-    return Said(module, kind, keys)
+    return TorchAOMetadata(module, kind, keys)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..grouped import Grouped
-from . import float4, float8, int8
-from .claim import FLOATS, Claim, Module
-from .inputs import scaled, without
-from .scales import Reach
-from .swizzled import straight
-from .torchao_int4 import claim_plain, claim_tiles, claim_unpacked, claim_words
-from .torchao_said import Said, said_of
+from ..quantized_weight import QuantizedWeight
+from . import float4_reader, float8_reader, int8_reader
+from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .input_scales import scaled, without
+from .weight_scales import ScaleBlock
+from .swizzled_scales import unswizzled
+from .torchao_int4_reader import claim_plain, claim_tiles, claim_unpacked, claim_words
+from .torchao_metadata import TorchAOMetadata, said_of
 
 CALLED = {
     "weight": "_weight_qdata", "weight_scale": "_weight_scale", "weight_zero_point": "_weight_zero_point", "weight_scale_2": "_weight_per_tensor_scale",
@@ -26,41 +26,41 @@ BYTES, MX, NV = ("Int8Tensor", "Float8Tensor"), "MXTensor", "NVFP4Tensor"
 OF_INPUTS = "_weight_act_pre_scale"
 
 
-def claim(module: Module, blocks: list[Reach], text: object = None, rounds_rows: bool = False) -> Claim:
-    """text: what the file says of the weight; where it says nothing, int8 and float8 are read.  rounds_rows: see `int8.claim`."""
+def claim(module: QuantizedModule, blocks: list[ScaleBlock], text: object = None, rounds_rows: bool = False) -> WeightReader:
+    """text: what the file says of the weight; where it says nothing, int8 and float8 are read.  rounds_rows: see `int8_reader.claim`."""
     if module.has(OF_INPUTS):
         return scaled(module, OF_INPUTS, claim(without(module, OF_INPUTS), blocks, text))
-    again = Module(module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
+    again = QuantizedModule(module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
     inner = _inner(again, blocks, said_of(again, text), rounds_rows)
     names, unused = (tuple(CALLED.get(name, name) for name in part) for part in (inner.names, inner.unused))
 
-    def read(tensors: Mapping[str, Tensor]) -> Grouped:
+    def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         return inner.read({PLAIN.get(name, name): tensor for name, tensor in tensors.items()})
 
-    return Claim(f"torchao, {inner.format}", inner.shape, names, unused, read)
+    return WeightReader(f"torchao, {inner.format}", inner.shape, names, unused, read)
 
 
-def _inner(module: Module, blocks: list[Reach], said: Said, rounds_rows: bool) -> Claim:
+def _inner(module: QuantizedModule, blocks: list[ScaleBlock], said: TorchAOMetadata, rounds_rows: bool) -> WeightReader:
     if said.kind in INT4:
         return INT4[said.kind](module, said)
     if said.kind in (MX, NV):
         return _floats(module, said)
     if said.kind not in ("", *BYTES):
         raise module.wrong("weight", f"is of the class {said.kind[:60]!r}, which is not read; quantise it again as one of {', '.join((*BYTES, *INT4, MX, NV))}")
-    if module.dtype("weight") not in ("I8", *float8.FLOAT8) or module.dtype("weight_zero_point") in FLOATS:
+    if module.dtype("weight") not in ("I8", *float8_reader.FLOAT8) or module.dtype("weight_zero_point") in FLOATS:
         raise module.wrong("weight", "is none of int8 or float8, and its file does not say beside it what else; save the model by transformers again")
-    return int8.claim(module, rounds_rows) if module.dtype("weight") == "I8" else float8.claim(module, blocks)
+    return int8_reader.claim(module, rounds_rows) if module.dtype("weight") == "I8" else float8_reader.claim(module, blocks)
 
 
-def _floats(module: Module, said: Said) -> Claim:
+def _floats(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     """Floats of four or eight bits whose scales lie in order, or as tensor cores read them."""
     group = 16 if said.kind == NV else 32
     if said.keys.get("block_size") != group:
         raise said.wrong("block_size")
-    out, width = module.matrix("weight", ("U8", *float8.FLOAT8))
+    out, width = module.matrix("weight", ("U8", *float8_reader.FLOAT8))
     four = module.dtype("weight") == "U8"
-    module.expect("weight_scale", ("F8_E4M3",) if said.kind == NV else float8.EXPONENTS)
-    plain, order = straight(module, "weight_scale", (out, -(-(2 * width if four else width) // group)))
+    module.expect("weight_scale", ("F8_E4M3",) if said.kind == NV else float8_reader.EXPONENTS)
+    plain, order = unswizzled(module, "weight_scale", (out, -(-(2 * width if four else width) // group)))
     if not four:
-        return order(float8.claim(plain, []))
-    return order(float4.claim(plain, "weight", alone=True))
+        return order(float8_reader.claim(plain, []))
+    return order(float4_reader.claim(plain, "weight", alone=True))

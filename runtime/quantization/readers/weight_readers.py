@@ -6,13 +6,26 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from . import awq, bitsandbytes, float4, float8, gptq, hqq, int8, mlx, packed, pairs, quark, torchao
-from .asked import Asked
-from .claim import FLOATS, Claim, Module, Sibling
-from .inputs import scaled, without
-from .kv import other_kind
-from .methods import asked_of, notes_of
-from .schemes import schemes
+from . import (
+    awq_reader,
+    bitsandbytes_reader,
+    float4_reader,
+    float8_reader,
+    gptq_reader,
+    hqq_reader,
+    int8_reader,
+    mlx_reader,
+    compressed_tensors_reader,
+    modelopt_reader,
+    quark_reader,
+    torchao_reader,
+)
+from .quantization_config import CheckpointQuantization
+from .reader_match import FLOATS, WeightReader, QuantizedModule, TensorHeader
+from .input_scales import scaled, without
+from .kv_scale_reader import other_kind
+from .quantization_methods import asked_of, notes_of
+from .compressed_tensors_schemes import schemes
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 OF_INPUTS = "pre_quant_scale"  # ModelOpt's
@@ -22,35 +35,35 @@ SIGNS = (
 )  # fmt: skip
 
 
-class Readers:
+class WeightReaders:
     """The readers of one checkpoint. notes: a line for each thing that is computed otherwise than the checkpoint asks.
 
     other_kv: why its scales of keys and values are none of float8; None: they may be.
     """
 
-    def __init__(self, asked: Asked, said: Mapping[str, Any] = NOTHING) -> None:
+    def __init__(self, asked: CheckpointQuantization, said: Mapping[str, Any] = NOTHING) -> None:
         """said: see `told`. Raises ConfigError for what the configuration asks and no reader does."""
         self.notes, self.other_kv = tuple(notes_of(asked)), other_kind(asked)
         self._asked, self._schemes, self._blocks, self._said = asked, schemes(asked), asked.blocks(), said
 
     @classmethod
-    def of(cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None) -> Readers:
+    def of(cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None) -> WeightReaders:
         """quantization: config.json's quantization_config or compression_config; beside: objects of other files by name.
 
         Raises ConfigError for a method that is not read, and for keys whose value changes results and is not understood.
         """
         return cls(asked_of(quantization, where, beside or {}))
 
-    def told(self, said: Mapping[str, Any]) -> Readers:
+    def told(self, said: Mapping[str, Any]) -> WeightReaders:
         """The same that know what the files say beside their tensors, by the names of weights."""
-        return Readers(self._asked, said)
+        return WeightReaders(self._asked, said)
 
-    def claim(self, module: str, siblings: Mapping[str, Sibling]) -> Claim | None:
+    def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
         """How the weight of `module` is read; None: it is a plain one. siblings: every tensor named module.*, by the rest.
 
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
-        found = Module(module, siblings)
+        found = QuantizedModule(module, siblings)
         if found.has(OF_INPUTS):
             inner = self.claim(module, without(found, OF_INPUTS).siblings)
             return None if inner is None else scaled(found, OF_INPUTS, inner)
@@ -59,45 +72,45 @@ class Readers:
             _check_plain(found)
         return claim
 
-    def _by_names(self, module: Module) -> Claim | None:
+    def _by_names(self, module: QuantizedModule) -> WeightReader | None:
         """Formats that call the codes by a name of their own."""
         if module.dtype("weight_packed") == "I32":
-            return packed.claim(module, self._schemes)
+            return compressed_tensors_reader.claim(module, self._schemes)
         if module.has("weight_packed", "weight_scale"):
-            return float4.claim(module, "weight_packed")
+            return float4_reader.claim(module, "weight_packed")
         if module.has("qweight", "qzeros", "scales"):
-            return (awq if _along_outputs(module) else gptq).claim(module, self._asked)
+            return (awq_reader if _along_outputs(module) else gptq_reader).claim(module, self._asked)
         if module.has("blocks", "scales"):
-            return float4.claim_blocks(module)
+            return float4_reader.claim_blocks(module)
         if module.has("_weight_qdata"):
-            return torchao.claim(module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows())
-        if state := bitsandbytes.state_of(module):
-            return bitsandbytes.claim(module, state)
-        return hqq.claim(module) if module.has("W_q") else None
+            return torchao_reader.claim(module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows())
+        if state := bitsandbytes_reader.state_of(module):
+            return bitsandbytes_reader.claim(module, state)
+        return hqq_reader.claim(module) if module.has("W_q") else None
 
-    def _by_dtype(self, module: Module) -> Claim | None:
+    def _by_dtype(self, module: QuantizedModule) -> WeightReader | None:
         """Formats that call them weight."""
         dtype = module.dtype("weight")
-        if dtype == "I32" and module.has("weight_scale") and self._asked.method == quark.METHOD:
-            return quark.claim(module, self._asked)
+        if dtype == "I32" and module.has("weight_scale") and self._asked.method == quark_reader.METHOD:
+            return quark_reader.claim(module, self._asked)
         if dtype == "U32" and module.has("scales"):
-            return mlx.claim(module, self._asked)
+            return mlx_reader.claim(module, self._asked)
         if dtype == "U8" and module.has("weight_scale"):
-            return pairs.claim(module) if module.dtype("weight_scale") in FLOATS else float4.claim(module, "weight")
+            return modelopt_reader.claim(module) if module.dtype("weight_scale") in FLOATS else float4_reader.claim(module, "weight")
         if dtype == "I8" and module.has("SCB"):
-            return int8.claim_bitsandbytes(module)
+            return int8_reader.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
-            return int8.claim(module, self._asked.rounds_rows(), self._schemes)
-        return float8.claim(module, self._blocks) if dtype.startswith("F8_") else None
+            return int8_reader.claim(module, self._asked.rounds_rows(), self._schemes)
+        return float8_reader.claim(module, self._blocks) if dtype.startswith("F8_") else None
 
 
-def _along_outputs(module: Module) -> bool:
+def _along_outputs(module: QuantizedModule) -> bool:
     """Whether a word of qweight holds codes of eight outputs (AWQ), as its width beside the scales' tells."""
     width, out = (module.siblings[name].shape[-1:] for name in ("qweight", "scales"))
     return width != out and not module.has("g_idx")
 
 
-def _check_plain(module: Module) -> None:
+def _check_plain(module: QuantizedModule) -> None:
     for name in SIGNS:
         if module.has(name):
             raise module.wrong(name, "belongs to no format that is read; take another checkpoint of this model")

@@ -1,4 +1,4 @@
-"""Scales as files have them, as numbers of a dtype that holds them, laid out for `Grouped`."""
+"""Scales as files have them, as numbers of a dtype that holds them, laid out for `QuantizedWeight`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .claim import Module, Shape
+from .reader_match import QuantizedModule, Shape
 
 
-class Reach(NamedTuple):
+class ScaleBlock(NamedTuple):
     """How many outputs and inputs of a weight share one scale; the last ones may be fewer."""
 
     rows: int
@@ -21,19 +21,19 @@ class Reach(NamedTuple):
         return -(-weight[0] // self.rows), -(-weight[1] // self.inputs)
 
     def spread(self, scale: Tensor, weight: tuple[int, int]) -> Tensor:
-        """A scale of any rank -> [out, groups], a number of `Grouped`."""
+        """A scale of any rank -> [out, groups], a number of `QuantizedWeight`."""
         numbers = plain(scale).reshape(self.grid(weight))
         return numbers if self.rows == 1 else numbers.repeat_interleave(self.rows, 0)[: weight[0]].contiguous()
 
 
-def reach_of(module: Module, name: str, weight: tuple[int, int], blocks: list[Reach]) -> Reach:
+def reach_of(module: QuantizedModule, name: str, weight: tuple[int, int], blocks: list[ScaleBlock]) -> ScaleBlock:
     """What a scale's shape says: one for all, one an output, one a block of a known size, one a group of inputs."""
     found = module.siblings[name].shape
-    known = [Reach(*weight), Reach(1, weight[1]), *blocks]
+    known = [ScaleBlock(*weight), ScaleBlock(1, weight[1]), *blocks]
     if len(found) == 2 and found[0] == weight[0] and found[1] > 1 and weight[1] % found[1] == 0:
-        known.append(Reach(1, weight[1] // found[1]))
+        known.append(ScaleBlock(1, weight[1] // found[1]))
     if weight[0] % 2 == 0:
-        known.append(Reach(weight[0] // 2, weight[1]))  # gate and up in one matrix
+        known.append(ScaleBlock(weight[0] // 2, weight[1]))  # gate and up in one matrix
     for alike in (_same, _same_but_ones):
         for reach in known:
             if alike(found, reach.grid(weight)):
@@ -51,7 +51,7 @@ def _same_but_ones(found: Shape, grid: Shape) -> bool:
 
 
 def plain(scale: Tensor) -> Tensor:
-    """A scale in a dtype of `Grouped`, without rounding: exponents in bfloat16, e4m3 in float16, the others as they are."""
+    """A scale in a dtype of `QuantizedWeight`, without rounding: exponents in bfloat16, e4m3 in float16, the others as they are."""
     if scale.dtype in (torch.uint8, torch.float8_e8m0fnu):
         return _powers().to(scale.device)[scale.view(torch.uint8).int()]
     return scale.half() if scale.dtype == torch.float8_e4m3fn else scale

@@ -9,7 +9,7 @@ TOLD = ("X-Request-Id", "Retry-After")  # headers of answers that pages may read
 PREFLIGHT_SECONDS = 600
 
 
-class Cors(CORSMiddleware):
+class CorsPolicyMiddleware(CORSMiddleware):
     """Answers preflights, which bring no API key, and marks what these origins may read.
 
     Never with credentials of the browser (cookies): keys come in headers that a page has to set itself.

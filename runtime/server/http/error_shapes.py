@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .record import RECORD
+from ..observability.request_record import RECORD
 
 NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode", "/separate_reasoning"})
 ANTHROPIC_PATH, OLLAMA_PATH = "/v1/messages", "/api/"
@@ -14,7 +14,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def shaped(
+def error_in_api_shape(
     path: str, status: int, message: str, param: str | None, details: dict[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The JSON of an error at this path; None where it is OpenAI's."""

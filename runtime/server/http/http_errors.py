@@ -21,8 +21,8 @@ from sgl.runtime.errors import (
     TruncatedError,
 )
 
-from .error_shapes import shaped
-from .record import RECORD
+from .error_shapes import error_in_api_shape
+from ..observability.request_record import RECORD
 
 log = logging.getLogger("sgl.server")
 
@@ -50,7 +50,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True)
-class Problem:
+class HttpProblem:
     """An error as a client sees it: HTTP status, OpenAI's `type`, `code` and `param`, and words."""
 
     status: int
@@ -69,7 +69,7 @@ class Problem:
         """The JSON of the answer: in the shape of the API that the path is of."""
         message, param = _printable(self.message), self.param and _printable(self.param)
         fields = {"message": message, "type": self.type, "param": param, "code": self.code}
-        return shaped(path, self.status, message, param, self.details) or {"error": fields}
+        return error_in_api_shape(path, self.status, message, param, self.details) or {"error": fields}
 
 
 _KNOWN: Mapping[type[BaseException], tuple[int, str, str | None]] = {
@@ -90,7 +90,7 @@ RESTART_SECONDS = 2  # after which an engine that died may take requests again
 RATE_LIMITED = "rate_limit_error"  # OpenAI's type of a 429
 
 
-def problem(error: BaseException) -> Problem:
+def problem(error: BaseException) -> HttpProblem:
     """What to tell of `error`; the request's record is told too. Unexpected ones are logged, and nothing of them is told."""
     told = _problem(error)
     if (record := RECORD.get()) is not None:
@@ -98,16 +98,16 @@ def problem(error: BaseException) -> Problem:
     return told
 
 
-def _problem(error: BaseException) -> Problem:
+def _problem(error: BaseException) -> HttpProblem:
     if isinstance(error, RequestError):
         kind = RATE_LIMITED if error.status == 429 else INVALID if error.status < 500 else SERVER
-        return Problem(error.status, kind, error.code, error.param, error.message, error.retry_after, error.details)
+        return HttpProblem(error.status, kind, error.code, error.param, error.message, error.retry_after, error.details)
     for known, (status, kind, code) in _KNOWN.items():
         if isinstance(error, known):
             words = str(error) or _WORDS.get(status, "the request ended early")
-            return Problem(status, kind, code, None, words, RESTART_SECONDS if known is EngineDied else None)
+            return HttpProblem(status, kind, code, None, words, RESTART_SECONDS if known is EngineDied else None)
     log.error("a request failed", exc_info=error)
-    return Problem(500, SERVER, "internal_error", None, "internal error; the server's log says more")
+    return HttpProblem(500, SERVER, "internal_error", None, "internal error; the server's log says more")
 
 
 def _printable(text: str) -> str:

@@ -12,7 +12,7 @@ HEAD_SECONDS = 30.0  # for the head of a request, from its first byte or the con
 FIRST_PROBE, SECOND_PROBE, LATER_PROBES = 0.5, 0.25, 5.0  # seconds
 
 
-class Wire(H11Protocol):
+class HttpProtocol(H11Protocol):
     """Answers a client that has said all it has to say, and closes on one that does not come to the point.
 
     Whether a client that sends no more still listens is told by what is sent to it: until the answer begins it gets a

@@ -14,12 +14,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .admission import NEXT_SERVER, shutting_down
-from .bodies import BodyRoom, HeldBody
-from .caller import calling, key_of, tenant_of
-from .errors import ENDINGS, RequestError, problem
-from .record import RECORD
-from .settings import ServerSettings
+from ..admission_control import NEXT_SERVER, shutting_down
+from .request_bodies import BodyMemoryBudget, BodyReservation
+from ..request_context import calling, key_of, tenant_of
+from .http_errors import ENDINGS, RequestError, problem
+from ..observability.request_record import RECORD
+from ..server_settings import ServerSettings
 
 log = logging.getLogger("sgl.server")
 
@@ -35,7 +35,7 @@ USABLE_ID = re.compile(r"[!-~]{1,128}")
 _KEY_WANTED = "Incorrect API key provided, or none: this server wants the header 'Authorization: Bearer KEY'"
 
 
-class RequestId:
+class RequestIdMiddleware:
     """Every answer carries the client's X-Request-Id, or one of ours; the routes find it in `request.state`."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -56,7 +56,7 @@ class RequestId:
         await self.app(scope, receive, named)
 
 
-class ApiKeys:
+class ApiKeyMiddleware:
     """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is the `CALLER` from there; some paths are open."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -94,7 +94,7 @@ class ApiKeys:
         return found
 
 
-class OwnHost:
+class HostCheckMiddleware:
     """Lets only requests past that were meant for this machine, by their header Host.
 
     A page in a browser here may be made to ask a server at 127.0.0.1 under its own name (DNS rebinding).
@@ -115,26 +115,26 @@ class OwnHost:
         await answer_error(error, scope, receive, send)
 
 
-class Attended:
+class DisconnectMiddleware:
     """Reads the body up to `max_body_bytes`, for at most BODY_SECONDS, then runs the route for as long as its client stays.
 
     What bodies have together is kept within the room, where each has its place as `held_body` of the request's state.
     A route whose client goes away is cancelled. What a route did not expect is answered with a 500 that tells nothing.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, room: BodyRoom) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, room: BodyMemoryBudget) -> None:
         self.app, self.most, self._room = app, max_body_bytes, room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        held = scope.setdefault("state", {})["held_body"] = HeldBody(self._room)
+        held = scope.setdefault("state", {})["held_body"] = BodyReservation(self._room)
         try:
             await self._exchange(scope, receive, send, held)
         finally:
             held.release()
 
-    async def _exchange(self, scope: Scope, receive: Receive, send: Send, held: HeldBody) -> None:
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send, held: BodyReservation) -> None:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await self._body(Headers(scope=scope), receive, held)
@@ -144,11 +144,11 @@ class Attended:
         except RequestError as error:
             return await answer_error(error, scope, receive, send, {"Connection": "close"})
         if body is not None:
-            exchange = _Exchange(scope, receive, send, body)
+            exchange = _WatchedExchange(scope, receive, send, body)
             del body  # it is long, and the route takes a while
             await exchange.run(self.app)
 
-    async def _body(self, headers: Headers, receive: Receive, held: HeldBody) -> bytes | None:
+    async def _body(self, headers: Headers, receive: Receive, held: BodyReservation) -> bytes | None:
         """None: the client left while it sent."""
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and (len(declared) > 15 or int(declared) > self.most):
@@ -178,7 +178,7 @@ class Attended:
         )
 
 
-class _Exchange:
+class _WatchedExchange:
     """One request whose body is here, and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:

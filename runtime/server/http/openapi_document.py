@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from .document_answers import (
+from .openapi_responses import (
     REF,
     Aborted,
     AnthropicError,
@@ -42,12 +42,12 @@ from .document_answers import (
     Tokens,
     schema_of,
 )
-from .document_answers import Model as ModelCard
+from .openapi_responses import Model as ModelCard
 from .error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
-from .native_control import AbortFields, EncodeFields, ReasoningFields
-from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
-from .openai_work import ANY_MODEL
-from .security import METRICS, OPEN_PATHS
+from ..protocols.native.native_control_routes import AbortFields, EncodeFields, ReasoningFields
+from ..protocols.native.native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
+from ..protocols.openai_common.openai_request_setup import ANY_MODEL
+from .middleware import METRICS, OPEN_PATHS
 
 STATUSES = {
     400: "what the request asks for cannot be done; the message says what and why",
@@ -67,7 +67,7 @@ EMPTY: Json = {"enum": [None, False, 0, "", [], {}], "description": "not support
 
 
 @dataclass(frozen=True)
-class Answer:
+class RouteResponse:
     """What a route answers with status 200: a type as JSON (None: nothing), or a text of another media type."""
 
     form: Any = None
@@ -81,41 +81,41 @@ NATIVE_BODIES = {
     "/generate": "GenerateFields", "/abort_request": "AbortFields", "/encode": "EncodeFields", "/separate_reasoning": "ReasoningFields",
 }  # fmt: skip
 ANSWERS = {
-    "/health": Answer(Health, failing=(503,)),
-    "/health_generate": Answer(Health, failing=(503,)),
-    "/metrics": Answer(media="text/plain", failing=(404,)),
-    "/flush_cache": Answer(media="text/plain", failing=(403, 503)),
-    "/adapters": Answer(Json, failing=(403,)),
-    "/adapters/load": Answer(Json, failing=(403, 404, *FAILING)),
-    "/adapters/unload": Answer(Json, failing=(403, 404, 409, *FAILING)),
-    "/v1/models": Answer(Models),
-    "/v1/models/{name}": Answer(ModelCard, failing=(404,)),
-    "/model_info": Answer(ModelInfo),
-    "/get_model_info": Answer(ModelInfo),
-    "/server_info": Answer(ServerInfo, failing=(503,)),
-    "/get_server_info": Answer(ServerInfo, failing=(503,)),
-    "/abort_request": Answer(Aborted, failing=FAILING),
-    "/separate_reasoning": Answer(SeparatedReasoning, failing=FAILING),
-    "/encode": Answer(NativeVector | list[NativeVector], failing=FAILING),
-    "/generate": Answer(NativeAnswer | list[NativeAnswer], streams=True, failing=(404, *FAILING)),
-    "/v1/completions": Answer(TextCompletion, streams=True, failing=(404, *FAILING)),
-    "/v1/embeddings": Answer(Embeddings, failing=(404, *FAILING)),
-    "/v1/chat/completions": Answer(ChatCompletion, streams=True, failing=(404, *FAILING)),
-    "/v1/responses": Answer(ResponseObject, streams=True, failing=(404, *FAILING)),
-    "/v1/responses/input_tokens": Answer(ResponseTokens, failing=(404, *FAILING)),
-    "/v1/responses/{id}": Answer(ResponseObject, failing=(400, 404)),
-    "/v1/responses/{id}/cancel": Answer(ResponseObject, failing=(400, 404)),
-    "/v1/responses/{id}/input_items": Answer(ResponseItems, failing=(400, 404)),
-    "/v1/messages": Answer(AnthropicMessage, streams=True, failing=(404, *FAILING)),
-    "/v1/messages/count_tokens": Answer(MessageTokens, failing=(404, *FAILING)),
-    "/tokenize": Answer(Tokens, failing=(404, *FAILING)),
-    "/detokenize": Answer(Detokenized, failing=(404, *FAILING)),
-    "/api/chat": Answer(OllamaAnswer, failing=(404, *FAILING), lines=True),
-    "/api/generate": Answer(OllamaAnswer, failing=(404, *FAILING), lines=True),
-    "/api/tags": Answer(OllamaModels),
-    "/api/ps": Answer(OllamaModels),
-    "/api/version": Answer(OllamaVersion),
-    "/api/show": Answer(OllamaAbout, failing=(404, *FAILING)),
+    "/health": RouteResponse(Health, failing=(503,)),
+    "/health_generate": RouteResponse(Health, failing=(503,)),
+    "/metrics": RouteResponse(media="text/plain", failing=(404,)),
+    "/flush_cache": RouteResponse(media="text/plain", failing=(403, 503)),
+    "/adapters": RouteResponse(Json, failing=(403,)),
+    "/adapters/load": RouteResponse(Json, failing=(403, 404, *FAILING)),
+    "/adapters/unload": RouteResponse(Json, failing=(403, 404, 409, *FAILING)),
+    "/v1/models": RouteResponse(Models),
+    "/v1/models/{name}": RouteResponse(ModelCard, failing=(404,)),
+    "/model_info": RouteResponse(ModelInfo),
+    "/get_model_info": RouteResponse(ModelInfo),
+    "/server_info": RouteResponse(ServerInfo, failing=(503,)),
+    "/get_server_info": RouteResponse(ServerInfo, failing=(503,)),
+    "/abort_request": RouteResponse(Aborted, failing=FAILING),
+    "/separate_reasoning": RouteResponse(SeparatedReasoning, failing=FAILING),
+    "/encode": RouteResponse(NativeVector | list[NativeVector], failing=FAILING),
+    "/generate": RouteResponse(NativeAnswer | list[NativeAnswer], streams=True, failing=(404, *FAILING)),
+    "/v1/completions": RouteResponse(TextCompletion, streams=True, failing=(404, *FAILING)),
+    "/v1/embeddings": RouteResponse(Embeddings, failing=(404, *FAILING)),
+    "/v1/chat/completions": RouteResponse(ChatCompletion, streams=True, failing=(404, *FAILING)),
+    "/v1/responses": RouteResponse(ResponseObject, streams=True, failing=(404, *FAILING)),
+    "/v1/responses/input_tokens": RouteResponse(ResponseTokens, failing=(404, *FAILING)),
+    "/v1/responses/{id}": RouteResponse(ResponseObject, failing=(400, 404)),
+    "/v1/responses/{id}/cancel": RouteResponse(ResponseObject, failing=(400, 404)),
+    "/v1/responses/{id}/input_items": RouteResponse(ResponseItems, failing=(400, 404)),
+    "/v1/messages": RouteResponse(AnthropicMessage, streams=True, failing=(404, *FAILING)),
+    "/v1/messages/count_tokens": RouteResponse(MessageTokens, failing=(404, *FAILING)),
+    "/tokenize": RouteResponse(Tokens, failing=(404, *FAILING)),
+    "/detokenize": RouteResponse(Detokenized, failing=(404, *FAILING)),
+    "/api/chat": RouteResponse(OllamaAnswer, failing=(404, *FAILING), lines=True),
+    "/api/generate": RouteResponse(OllamaAnswer, failing=(404, *FAILING), lines=True),
+    "/api/tags": RouteResponse(OllamaModels),
+    "/api/ps": RouteResponse(OllamaModels),
+    "/api/version": RouteResponse(OllamaVersion),
+    "/api/show": RouteResponse(OllamaAbout, failing=(404, *FAILING)),
 }
 
 
@@ -127,11 +127,11 @@ class DocumentedApp(FastAPI):
             warnings.filterwarnings("ignore", "Duplicate Operation ID")  # one route, two methods: they get names below
             plain = super().openapi()
         if getattr(self, "_plain", None) is not plain:
-            self._plain, self._document = plain, _Document(self, copy.deepcopy(plain)).whole()
+            self._plain, self._document = plain, _OpenApiDocument(self, copy.deepcopy(plain)).whole()
         return self._document
 
 
-class _Document:
+class _OpenApiDocument:
     def __init__(self, app: FastAPI, plain: Json) -> None:
         self._models: tuple[str, ...] = app.state.models
         self._with_adapters: bool = app.state.adapters.possible
@@ -189,9 +189,9 @@ class _Document:
     def _tell_answers(self, path: str, operation: Json) -> None:
         responses = operation["responses"]
         responses.pop("422", None)
-        answer = ANSWERS.get(path, Answer(failing=FAILING if "requestBody" in operation else ()))
+        answer = ANSWERS.get(path, RouteResponse(failing=FAILING if "requestBody" in operation else ()))
         if operation["operationId"].startswith("delete"):
-            answer = Answer(ResponseDeleted, failing=(404,))
+            answer = RouteResponse(ResponseDeleted, failing=(404,))
         if path in ANSWERS:
             responses["200"] = {"description": "what was asked for"} | self._content(answer)
         statuses = {*answer.failing, *([401] if self._with_keys and path not in self._open_paths else [])}
@@ -200,7 +200,7 @@ class _Document:
         for status in sorted(statuses):
             responses[str(status)] = {"description": STATUSES[status]} | self._error(path, status)
 
-    def _content(self, answer: Answer) -> Json:
+    def _content(self, answer: RouteResponse) -> Json:
         content: Json = {}
         if answer.form is not None:
             content["application/json"] = {"schema": self._schema(answer.form)}

@@ -18,8 +18,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response
 
-from .errors import RequestError
-from .fields import refusal
+from .http_errors import RequestError
+from .validation_errors import validation_message
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _READER = ThreadPoolExecutor(1, thread_name_prefix="sgl-bodies")  # one at a tim
 _SEPARATOR = re.compile(rb'"(?:[^"\\]++|\\.)*+"|([,\[{])', re.DOTALL)
 
 
-class BodyRoom:
+class BodyMemoryBudget:
     """Bytes that all bodies have together, from their coming until they are read. Used on one event loop."""
 
     def __init__(self, most: int) -> None:
@@ -62,10 +62,10 @@ class BodyRoom:
                 turn.set_result(None)
 
 
-class HeldBody:
+class BodyReservation:
     """The place of one body in the room."""
 
-    def __init__(self, room: BodyRoom) -> None:
+    def __init__(self, room: BodyMemoryBudget) -> None:
         self._room, self._taken = room, 0
 
     async def grow(self, size: int) -> None:
@@ -82,7 +82,7 @@ class HeldBody:
             self._room._give(taken)
 
 
-class BodyRoute(APIRoute):
+class JsonBodyRoute(APIRoute):
     """A route that takes one JSON value as its body: nothing is read of it behind the first few errors.
 
     Raises RequestError for what is no JSON or not of the declared type.
@@ -101,38 +101,38 @@ class BodyRoute(APIRoute):
         async def handle(request: Request) -> Response:
             data = (await request.receive()).get("body", b"")
             _check_kind(request, data, self.named)
-            answer = await call(**{name: await _taken(request, data, adapter, body_type), asked: request})
+            answer = await call(**{name: await _read_body(request, data, adapter, body_type), asked: request})
             return answer if isinstance(answer, Response) else JSONResponse(answer)
 
         return handle
 
 
-class UnnamedBodyRoute(BodyRoute):
+class AnyContentTypeRoute(JsonBodyRoute):
     """A route whose clients may leave out the Content-Type, as Ollama's do."""
 
     named = False
 
 
-async def _taken(request: Request, data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
+async def _read_body(request: Request, data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
     request.state.long_body = len(data) > SMALL
     try:
-        return await beside(request, _read, data, adapter, body_type)
+        return await parse_in_worker_thread(request, _read, data, adapter, body_type)
     finally:
         held = getattr(request.state, "held_body", None)
         if held is not None:
             held.release()
 
 
-async def beside(request: Request, work: Callable[..., Any], *args: Any) -> Any:
+async def parse_in_worker_thread(request: Request, work: Callable[..., Any], *args: Any) -> Any:
     """What the work gives: done at once for short bodies, else by the thread that reads the long ones in turn."""
     if not request.state.long_body:
         return work(*args)
     return await asyncio.get_running_loop().run_in_executor(_READER, _uncollected, work, *args)
 
 
-async def aside(request: Request, work: Callable[[], T]) -> T:
+async def in_worker_thread(request: Request, work: Callable[[], T]) -> T:
     """The same for what is made of a body, in the caller's context."""
-    made: T = await beside(request, copy_context().run, work)
+    made: T = await parse_in_worker_thread(request, copy_context().run, work)
     return made
 
 
@@ -180,7 +180,7 @@ def _read(data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise refusal([dict(one) for one in error.errors(include_url=False)], body_type) from None
+        raise validation_message([dict(one) for one in error.errors(include_url=False)], body_type) from None
     except RecursionError:
         raise _too_deep() from None
 

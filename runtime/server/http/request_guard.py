@@ -8,17 +8,17 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .caller import key_of
-from .errors import RequestError
-from .security import answer_error
-from .settings import ServerSettings
+from ..request_context import key_of
+from .http_errors import RequestError
+from .middleware import answer_error
+from ..server_settings import ServerSettings
 
 CHANGING = frozenset({"/flush_cache"})  # paths whose GET changes something
 _TWO_LENGTHS = "the request has both Content-Length and Transfer-Encoding, so that its end is not sure; send one of them"
 _ELSEWHERE = "a page of another site made the browser ask this; only pages of this server may"
 
 
-class Front:
+class RequestGuard:
     """Refuses requests whose end is ambiguous, and answers HEAD as GET without a body."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from .errors import RequestError
+from .http_errors import RequestError
 
 MOST_LOGPROBS = 1_000_000  # in one answer, the likeliest tokens beside each counted
 LARGE = 20_000  # of them: their JSON is written beside the event loop
@@ -19,7 +19,7 @@ FEW = 32  # items of a list that are written one by one
 _encode = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-class Allowance:
+class LogprobBudget:
     """What one request has taken of log-probabilities, all its prompts and samples together."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Allowance:
             )
 
 
-ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None)
+ALLOWANCE: ContextVar[LogprobBudget | None] = ContextVar("ALLOWANCE", default=None)
 
 
 def take(tokens: int, top: int) -> None:

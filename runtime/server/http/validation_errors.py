@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, FailFast
 
-from .errors import RequestError
+from .http_errors import RequestError
 
 Path = Sequence[str | int]
 
@@ -21,7 +21,7 @@ class _First(FailFast):
 First = _First()  # of a list's errors the first is enough, however long it is
 
 
-def refusal(errors: Sequence[dict[str, Any]], body_type: Any = None) -> RequestError:
+def validation_message(errors: Sequence[dict[str, Any]], body_type: Any = None) -> RequestError:
     """The first of pydantic's errors as one of ours. `body_type` is what the route takes as its body."""
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = [part for part in first["loc"] if part != "body"]

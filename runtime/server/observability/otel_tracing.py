@@ -16,8 +16,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 
 from sgl.runtime.errors import ConfigError
 
-from .record import Record
-from .version import own_version
+from .request_record import RequestRecord
+from ..sgl_version import own_version
 
 OPERATIONS = {"/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat", "/v1/embeddings": "embeddings"}  # else: text_completion
 OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
@@ -43,7 +43,7 @@ class Tracing:
         """
         return cls(_exporter(), model)
 
-    def finished(self, record: Record, headers: Mapping[str, str]) -> None:
+    def finished(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
         """A request has ended that came with these headers."""
         parent = propagate.extract(headers)
         span = self._span(f"{record.method} {record.route}", parent, SpanKind.SERVER, record, _http_attributes(record))
@@ -55,7 +55,7 @@ class Tracing:
         """Send what waits."""
         self._provider.shutdown()
 
-    def _model_span(self, record: Record, parent: Context) -> None:
+    def _model_span(self, record: RequestRecord, parent: Context) -> None:
         operation = OPERATIONS.get(record.route, "text_completion")
         attributes = _model_attributes(record, operation, self._model)
         span = self._span(f"{operation} {self._model}", parent, SpanKind.INTERNAL, record, attributes)
@@ -63,11 +63,11 @@ class Tracing:
             span.add_event("first token", timestamp=_moment(record, record.first_token_seconds))
         _end(span, record)
 
-    def _span(self, name: str, parent: Context, kind: SpanKind, record: Record, attributes: dict[str, Any]) -> Span:
+    def _span(self, name: str, parent: Context, kind: SpanKind, record: RequestRecord, attributes: dict[str, Any]) -> Span:
         return self._tracer.start_span(name, parent, kind, attributes, start_time=_moment(record, 0.0))
 
 
-def _end(span: Span, record: Record) -> None:
+def _end(span: Span, record: RequestRecord) -> None:
     if record.status >= 400:
         span.set_attribute("error.type", record.error or str(record.status))
     if record.status >= 500:
@@ -75,12 +75,12 @@ def _end(span: Span, record: Record) -> None:
     span.end(_moment(record, record.seconds))
 
 
-def _moment(record: Record, seconds: float) -> int:
+def _moment(record: RequestRecord, seconds: float) -> int:
     """Nanoseconds of the calendar, so long after the request came."""
     return int((record.clock + seconds) * SECOND)
 
 
-def _http_attributes(record: Record) -> dict[str, Any]:
+def _http_attributes(record: RequestRecord) -> dict[str, Any]:
     return {
         "http.request.method": record.method,
         "http.route": record.route,
@@ -91,7 +91,7 @@ def _http_attributes(record: Record) -> dict[str, Any]:
     }
 
 
-def _model_attributes(record: Record, operation: str, model: str) -> dict[str, Any]:
+def _model_attributes(record: RequestRecord, operation: str, model: str) -> dict[str, Any]:
     """By the semantic conventions for generative models; what is not one of theirs begins with "sgl."."""
     found: dict[str, Any] = {
         "gen_ai.operation.name": operation,

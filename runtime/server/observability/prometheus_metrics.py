@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.loop.metrics import STEP_BOUNDS, Stats
+from sgl.runtime.watch.engine_stats import STEP_BOUNDS, Stats
 
-from .record import Record
+from .request_record import RequestRecord
 
 WAITS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # seconds
 GAPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 5)
@@ -25,7 +25,7 @@ COMPILES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 IDLE_WINDOW = 60.0  # seconds over which the idle share is taken
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one server, in a registry of their own. The observing methods are thread-safe and take microseconds."""
 
     def __init__(self, engine: Engine, allows: Callable[[str], bool] = lambda name: True) -> None:
@@ -56,7 +56,7 @@ class Metrics:
         """A grammar was compiled."""
         self._compiles.observe(seconds)
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         """A request has ended."""
         self._requests.labels(record.route, str(record.status)).inc()
         if record.status >= 400:

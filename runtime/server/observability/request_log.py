@@ -12,7 +12,7 @@ from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
-from .record import Record
+from .request_record import RequestRecord
 
 log = logging.getLogger("sgl.server")
 
@@ -34,7 +34,7 @@ class RequestLog:
         self._listener = _Listener(self._waiting, self._handler)
         self._listener.start()
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         """A request has ended. Never waits."""
         if self._waiting.qsize() >= MOST_WAITING:
             self._dropped += 1
@@ -51,7 +51,7 @@ class RequestLog:
             self._handler.close()
 
 
-def line_of(record: Record) -> dict[str, Any]:
+def line_of(record: RequestRecord) -> dict[str, Any]:
     """The fields of a line. Seconds are of three digits; `None` where a request had no such thing."""
     fields: dict[str, Any] = {
         "time": _timestamp(record.clock),

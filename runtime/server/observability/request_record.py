@@ -9,15 +9,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 
 GapObserver = Callable[[float, int], None]  # seconds a token, tokens
 Prompt = str | Sequence[int] | Ints
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request. Moments are `time.perf_counter()` seconds, `clock` is the same moment as `started` by the calendar."""
 
     id: str = ""
@@ -59,14 +59,14 @@ class Record:
             self.first_token_seconds = seconds
 
 
-RECORD: ContextVar[Record | None] = ContextVar("RECORD", default=None)
+RECORD: ContextVar[RequestRecord | None] = ContextVar("RECORD", default=None)
 
 
-class Progress:
+class RequestProgress:
     """How one call to the engine, of one prompt and its samples, comes along. Tells the request's record."""
 
     def __init__(self, params: SamplingParams | None, observe_gap: GapObserver | None) -> None:
-        self._record = RECORD.get() or Record()
+        self._record = RECORD.get() or RequestRecord()
         self._record.params = self._record.params or params
         self._observe_gap = observe_gap
         self._asked = time.perf_counter()

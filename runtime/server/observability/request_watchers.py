@@ -10,29 +10,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
-from .adapters import Allowed
-from .metrics import Metrics
-from .record import RECORD, Record
+from ..served_adapters import AdapterPermission
+from .prometheus_metrics import ServerMetrics
+from .request_record import RECORD, RequestRecord
 from .request_log import RequestLog
-from .settings import ServerSettings
+from ..server_settings import ServerSettings
 
 if TYPE_CHECKING:
-    from .tracing import Tracing
+    from .otel_tracing import Tracing
 
 LEFT = 499  # the status of a request whose client went away
 QUIET = frozenset({"/health", "/metrics"})  # asked for all the time: counted, not written down
 ELSEWHERE = "none"  # the route of requests that reached none
 
 
-class Watchers:
+class RequestWatchers:
     """Those who are told of every request that has ended. Raises ConfigError where one of them cannot be had."""
 
     def __init__(self, engine: Engine, settings: ServerSettings, model: str, tracing: Tracing | None = None) -> None:
-        self.metrics = Metrics(engine, Allowed(settings)) if settings.metrics else None
+        self.metrics = ServerMetrics(engine, AdapterPermission(settings)) if settings.metrics else None
         self.tracing = tracing or (_tracing(model) if settings.trace else None)
         self.log = RequestLog(settings.log_requests) if settings.log_requests is not None else None
 
-    def finished(self, record: Record, headers: Headers) -> None:
+    def finished(self, record: RequestRecord, headers: Headers) -> None:
         if self.metrics is not None:
             self.metrics.finished(record)
         if record.route in QUIET:
@@ -52,22 +52,22 @@ class Watchers:
 
 def _tracing(model: str) -> Tracing:
     try:
-        from .tracing import Tracing
+        from .otel_tracing import Tracing
     except ImportError:
         raise ConfigError("traces need OpenTelemetry: pip install 'sgl[otel]', or leave --trace out") from None
     return Tracing.from_environment(model)
 
 
-class Watched:
+class WatchedRequest:
     """Gives each request a record that everything within finds in `RECORD`."""
 
-    def __init__(self, app: ASGIApp, watchers: Watchers, with_content: bool) -> None:
+    def __init__(self, app: ASGIApp, watchers: RequestWatchers, with_content: bool) -> None:
         self.app, self._watchers, self._with_content = app, watchers, with_content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        record = Record(scope["state"]["request_id"], scope["method"], content=[] if self._with_content else None)
+        record = RequestRecord(scope["state"]["request_id"], scope["method"], content=[] if self._with_content else None)
         complete = False
 
         async def noted(message: Message) -> None:
@@ -89,6 +89,6 @@ class Watched:
             RECORD.reset(token)
             self._end(record, scope)
 
-    def _end(self, record: Record, scope: Scope) -> None:
+    def _end(self, record: RequestRecord, scope: Scope) -> None:
         record.end(getattr(scope.get("route"), "path", ELSEWHERE))
         self._watchers.finished(record, Headers(scope=scope))

@@ -11,9 +11,9 @@ from tokenizers import AddedToken
 
 from sgl.runtime.errors import ConfigError
 
-from .chat_template import MOST_SOURCE, ChatTemplate
-from .known_chats import CHAT_FORMATS, ChatFormat
-from .token_files import read_json
+from .hf_chat_template import MOST_SOURCE, ChatTemplate
+from .family_chat_formats import CHAT_FORMATS, ChatFormat
+from ..tokenizer_files.tokenizer_files import read_json
 
 FILE, MORE_FILES, OLD_FILE = "chat_template.jinja", "additional_chat_templates", "chat_template.json"
 
@@ -46,7 +46,7 @@ def origin(folder: Path, given: str | Path | None = None) -> str:
 
 
 def named_templates(config: Mapping[str, Any]) -> dict[str, str]:
-    """`chat_template` of a tokenizer's config: one, a list of named ones, or by name."""
+    """`hf_chat_template` of a tokenizer's config: one, a list of named ones, or by name."""
     said = config.get("chat_template")
     if isinstance(said, list) and all(isinstance(entry, dict) for entry in said):
         said = {entry.get("name"): entry.get("template") for entry in said}

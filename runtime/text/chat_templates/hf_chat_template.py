@@ -13,9 +13,9 @@ from jinja2.exceptions import TemplateError
 
 from sgl.runtime.errors import ConfigError
 
-from .template_budget import OverBudget
-from .template_inputs import read_first
-from .template_sandbox import Sandbox
+from .template_budget import TemplateOverBudget
+from .jinja_variables import read_first
+from .template_sandbox import TemplateSandbox
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 MOST_SOURCE, MOST_WORDS = 2**17, 10_000  # characters of a template; words, signs and texts between tags
@@ -49,12 +49,12 @@ def _raise(message: str) -> None:
 
 def _now(form: str) -> str:
     if len(form) > 1000:
-        raise OverBudget("strftime_now is given more than 1,000 characters")
+        raise TemplateOverBudget("strftime_now is given more than 1,000 characters")
     return datetime.now().strftime(form)
 
 
-def _sandbox() -> Sandbox:
-    return Sandbox({"tojson": _tojson}, {"raise_exception": _raise, "strftime_now": _now})
+def _sandbox() -> TemplateSandbox:
+    return TemplateSandbox({"tojson": _tojson}, {"raise_exception": _raise, "strftime_now": _now})
 
 
 def _seen(message: Any) -> Any:
@@ -124,7 +124,7 @@ class ChatTemplate:
         try:
             with self._sandbox.spending(values):
                 return self._template.render(values)
-        except OverBudget as error:
+        except TemplateOverBudget as error:
             raise TemplateTooCostly(f"the chat template is stopped while it renders: {error}; correct chat_template") from error
         except RecursionError as error:
             raise ConfigError("the chat template or the messages nest too deep; correct chat_template, or send flatter messages") from error

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import AddedToken
 
-from ..errors import ConfigError
-from .passage import PRIVATE, Passage
+from ...errors import ConfigError
+from .quoted_text import PRIVATE, QuotedText
 
 if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+    from ..tokenizer import Tokenizer
 
 NOTHING = re.compile("(?!)")
 
 
-class Marks:
+class SpecialTokenMarks:
     """By what the turns of a conversation are told apart: special tokens, and added ones that the template writes.
 
     An assistant's text may spell the latter ("</think>"): templates look for them there.
@@ -57,7 +57,7 @@ class Marks:
             ends += match.span()
         return [text[start:end] for start, end in pairwise([*ends, len(text)]) if end > start]
 
-    def encode(self, passage: Passage, special_prefix: bool = False) -> np.ndarray:
+    def encode(self, passage: QuotedText, special_prefix: bool = False) -> np.ndarray:
         """Token ids of a passage, int32 [n]: no mark that a quoted stretch spells, or helps to spell, is one of them."""
         parts = self._parts(passage)
         if not any(quoted for _, quoted in parts):
@@ -72,18 +72,18 @@ class Marks:
             pieces.append(self.plain(text, first) if quoted else self._tokenizer.encode(text, first))
         return np.concatenate(pieces)
 
-    def _parts(self, passage: Passage) -> list[tuple[str, bool]]:
+    def _parts(self, passage: QuotedText) -> list[tuple[str, bool]]:
         """The passage cut at the marks that are meant; a part between them is quoted if strangers spell one there."""
         text, ends = str(passage), [0]
         for start, stop in self._meant(passage):
             ends += (start, stop)
         places = [place for place in pairwise([*ends, len(text)]) if place[0] < place[1]]
         meant = set(zip(ends[1::2], ends[2::2], strict=True))
-        strange = _Overlaps(passage)
+        strange = _QuotedOverlaps(passage)
         cut = ((text[a:b], (a, b) not in meant and strange.touch(a, b)) for a, b in places)
         return [(part, touched and bool(self.spelled(part))) for part, touched in cut]
 
-    def _meant(self, passage: Passage) -> Iterator[tuple[int, int]]:
+    def _meant(self, passage: QuotedText) -> Iterator[tuple[int, int]]:
         """Where marks stand in unquoted stretches, or such as are no special tokens in the model's own words."""
         at = 0
         for part, quoted, own in passage.stretches():
@@ -108,10 +108,10 @@ class Marks:
         return frozenset(self._tokenizer.token_bytes[i].decode() for i in self.ids)
 
 
-class _Overlaps:
+class _QuotedOverlaps:
     """Which parts of a passage hold quoted characters."""
 
-    def __init__(self, passage: Passage) -> None:
+    def __init__(self, passage: QuotedText) -> None:
         self._starts = [start for start, _, _ in passage.quoted]
         self._stops = [stop for _, stop, _ in passage.quoted]
 
@@ -120,7 +120,7 @@ class _Overlaps:
         return following < len(self._starts) and self._starts[following] < stop
 
 
-class Quotation:
+class QuotedConversation:
     """A conversation whose marks are quoted.
 
     value: what was given (texts in mappings, lists and tuples, at any depth, keys too), safe for a template.

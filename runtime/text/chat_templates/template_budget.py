@@ -23,11 +23,11 @@ SLOT = 32  # bytes that count for an element, its object and its place
 EACH = 64  # operations between two looks at the clock
 
 
-class OverBudget(TemplateError):
+class TemplateOverBudget(TemplateError):
     """A rendering that takes too long, or makes values that are too large."""
 
 
-class Weight(NamedTuple):
+class ValueSize(NamedTuple):
     """bytes: of a value with all that is in it, as often as it is in it.  depth: of lists in each other.  elements: in it."""
 
     bytes: int
@@ -35,7 +35,7 @@ class Weight(NamedTuple):
     elements: int = 0
 
 
-class Budget:
+class RenderBudget:
     """Of one rendering. given: the weight of the values that the template gets, in bytes."""
 
     def __init__(self, given: int) -> None:
@@ -44,7 +44,7 @@ class Budget:
         self._seconds = SECONDS + SECONDS_A_MEGABYTE * given / 1e6
         self._stop = time.thread_time() + self._seconds
         self._steps = 0
-        self._known: dict[int, tuple[Any, Weight]] = {}  # with the container itself: its id stays its own
+        self._known: dict[int, tuple[Any, ValueSize]] = {}  # with the container itself: its id stays its own
 
     def step(self, count: int = 1) -> None:
         """Before an operation, or for `count` elements."""
@@ -55,12 +55,12 @@ class Budget:
 
     def _look(self) -> None:
         if time.thread_time() > self._stop:
-            raise OverBudget(f"it takes longer than {self._seconds:.1f} seconds")
+            raise TemplateOverBudget(f"it takes longer than {self._seconds:.1f} seconds")
 
     def allow(self, size: int) -> None:
-        """Raises OverBudget for a value of more bytes than one may have."""
+        """Raises TemplateOverBudget for a value of more bytes than one may have."""
         if size > self.largest:
-            raise OverBudget(f"it makes a value of {size:,} bytes, at most {self.largest:,} are allowed")
+            raise TemplateOverBudget(f"it makes a value of {size:,} bytes, at most {self.largest:,} are allowed")
 
     def made(self, value: Any) -> Any:
         """A value that has just been made, counted."""
@@ -68,7 +68,7 @@ class Budget:
             self._spend(sys.getsizeof(value))
         elif isinstance(value, int):
             if value.bit_length() > MOST_BITS:
-                raise OverBudget(f"it makes a number of {value.bit_length():,} bits, at most {MOST_BITS:,} are allowed")
+                raise TemplateOverBudget(f"it makes a number of {value.bit_length():,} bits, at most {MOST_BITS:,} are allowed")
         elif isinstance(value, list | tuple | Mapping | set | frozenset):
             self.weigh(value)
             self._spend(SLOT * (len(value) + 1))
@@ -80,7 +80,7 @@ class Budget:
         self.allow(size)
         self._left -= size
         if self._left < 0:
-            raise OverBudget("the values that it makes take too many bytes together")
+            raise TemplateOverBudget("the values that it makes take too many bytes together")
         self.step(1 + size // 1024)
 
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -88,40 +88,40 @@ class Budget:
             self.step()
             yield item
 
-    def weigh(self, value: Any) -> Weight:
-        """Raises OverBudget for a container that is too large or too deep, counting what is in it twice as two."""
+    def weigh(self, value: Any) -> ValueSize:
+        """Raises TemplateOverBudget for a container that is too large or too deep, counting what is in it twice as two."""
         if isinstance(value, str):
-            return Weight(sys.getsizeof(value))
+            return ValueSize(sys.getsizeof(value))
         if not isinstance(value, list | tuple | Mapping | set | frozenset):
-            return Weight(SLOT)
+            return ValueSize(SLOT)
         known = self._known.get(id(value))
         return known[1] if known else self._remember(value, self._sum(value))
 
-    def _remember(self, value: Any, weight: Weight) -> Weight:
+    def _remember(self, value: Any, weight: ValueSize) -> ValueSize:
         self._known[id(value)] = value, weight
         self._spend(SLOT)
         return weight
 
-    def _sum(self, value: Any, above: int = 0) -> Weight:
+    def _sum(self, value: Any, above: int = 0) -> ValueSize:
         size, depth, count = SLOT, 0, 0
         for part in _parts(value):
             self.step()
             found = self._part(part, above + 1)
             size, depth, count = size + SLOT + found.bytes, max(depth, found.depth), count + 1 + found.elements
             self.allow(size)
-        return Weight(size, depth + 1, count)
+        return ValueSize(size, depth + 1, count)
 
-    def _part(self, part: Any, above: int) -> Weight:
+    def _part(self, part: Any, above: int) -> ValueSize:
         if not isinstance(part, list | tuple | Mapping | set | frozenset) or id(part) in self._known:
             return self.weigh(part)
         if above > DEEPEST:
-            raise OverBudget(f"it has lists in each other, more than {DEEPEST} deep")
+            raise TemplateOverBudget(f"it has lists in each other, more than {DEEPEST} deep")
         return self._remember(part, self._sum(part, above))
 
     def joined(self, one: Any, other: Any) -> Any:
         """Two lists or tuples as one, weighed without looking at their elements again."""
         first, second = self.weigh(one), self.weigh(other)
-        weight = Weight(first.bytes + second.bytes, max(first.depth, second.depth), first.elements + second.elements)
+        weight = ValueSize(first.bytes + second.bytes, max(first.depth, second.depth), first.elements + second.elements)
         self.allow(weight.bytes)
         result = one + other
         self._remember(result, weight)

@@ -7,12 +7,12 @@ from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
-from .template_traits import Fate, Message, Traits
+from .template_traits import MessageFate, Message, TemplateTraits
 
 AS_SYSTEM = "shows no messages of the role developer: they are handed on as system messages"
 
 
-def with_roles(messages: Sequence[Mapping[str, Any]], traits: Traits, tools: bool = False) -> list[Message]:
+def with_roles(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits, tools: bool = False) -> list[Message]:
     """The messages, those of a developer as system messages where the template does not show the role.
 
     One right behind the first system message is joined to it, and so is a second system message where the template
@@ -21,18 +21,18 @@ def with_roles(messages: Sequence[Mapping[str, Any]], traits: Traits, tools: boo
     found: list[Message] = []
     for message in messages:
         role = message["role"]
-        as_system = role == "developer" and traits.taken(role, not found, tools) is not Fate.SHOWN
+        as_system = role == "developer" and traits.taken(role, not found, tools) is not MessageFate.SHOWN
         if as_system:
             traits.say(AS_SYSTEM)
-        behind_system = len(found) == 1 and found[0]["role"] == "system"
-        if behind_system and (as_system or (role == "system" and traits.taken(role, False, tools) is not Fate.SHOWN)):
+        after_system = len(found) == 1 and found[0]["role"] == "system"
+        if after_system and (as_system or (role == "system" and traits.taken(role, False, tools) is not MessageFate.SHOWN)):
             found[0]["content"] = _joined(found[0].get("content"), message.get("content"))
         else:
             found.append({**message, "role": "system" if as_system else role})
     return found
 
 
-def with_contents(messages: Sequence[Mapping[str, Any]], traits: Traits, tools: bool = False) -> list[Message]:
+def with_contents(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits, tools: bool = False) -> list[Message]:
     """The messages, their contents as texts or as lists of text parts: as they were sent where the template shows that.
 
     Raises:
@@ -41,11 +41,11 @@ def with_contents(messages: Sequence[Mapping[str, Any]], traits: Traits, tools: 
     return [_in_form(message, i == 0, traits, tools) if message.get("content") else dict(message) for i, message in enumerate(messages)]
 
 
-def _in_form(message: Mapping[str, Any], first: bool, traits: Traits, tools: bool) -> Message:
+def _in_form(message: Mapping[str, Any], first: bool, traits: TemplateTraits, tools: bool) -> Message:
     role, content = message["role"], message["content"]
     sent = not isinstance(content, str)
     parts = traits.reads_parts(role, first, sent, tools)
-    if not message.get("tool_calls") and traits.fate(role, first, parts, tools) is Fate.LEFT_OUT:
+    if not message.get("tool_calls") and traits.fate(role, first, parts, tools) is MessageFate.LEFT_OUT:
         place = "at the beginning" if first else "behind the first message"
         raise ConfigError(
             f"the model's chat template leaves out a message of the role {role!r} {place} ({text_of(content)!r:.80}); "

@@ -20,7 +20,7 @@ from jinja2.utils import Namespace, _PassArg
 from jinja2.visitor import NodeTransformer
 
 from . import template_sizes as sizes
-from .template_budget import Budget, is_flow, weight_given
+from .template_budget import RenderBudget, is_flow, weight_given
 
 STEP, MADE, TEXT = "a step", "a container", "a text"  # filters that no template can spell
 WITHOUT = ("wordwrap", "urlize", "xmlattr", "pprint", "striptags")  # filters for web pages, slow on long texts
@@ -44,7 +44,7 @@ class _Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Renders within `spending`; several threads may at once."""
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
@@ -62,15 +62,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def spending(self, given: Any) -> Iterator[None]:
         """The budget for rendering `given`."""
         before = getattr(self._current, "budget", None)
-        self._current.budget = Budget(weight_given(given))
+        self._current.budget = RenderBudget(weight_given(given))
         try:
             yield
         finally:
             self._current.budget = before
 
     @property
-    def budget(self) -> Budget:
-        found: Budget = self._current.budget
+    def budget(self) -> RenderBudget:
+        found: RenderBudget = self._current.budget
         return found
 
     # what compiled templates call

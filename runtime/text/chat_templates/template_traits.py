@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from sgl.runtime.errors import ConfigError
 
-from .chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
+from .hf_chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
 
 log = logging.getLogger("sgl.runtime")
 
@@ -32,7 +32,7 @@ _USER, _SAID = {"role": "user", "content": THREE}, {"role": "assistant", "conten
 _STAND_INS = {name: f"<|{name}|>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
 
 
-class Fate(Enum):
+class MessageFate(Enum):
     """What comes of a message."""
 
     SHOWN = "shown"
@@ -40,7 +40,7 @@ class Fate(Enum):
     REFUSED = "refused"
 
 
-class Calls(NamedTuple):
+class ToolCallSupport(NamedTuple):
     """How a template takes the calls of an assistant.
 
     Attributes:
@@ -52,7 +52,7 @@ class Calls(NamedTuple):
     empty: bool
 
 
-class Traits:
+class TemplateTraits:
     """Of one template. Each answer is found when it is first asked for, and kept. Nothing is raised.
 
     template: Jinja source, which is compiled for the first answer, or what was made of it. Of source that does not compile
@@ -62,7 +62,7 @@ class Traits:
     def __init__(self, template: ChatTemplate | str) -> None:
         self._template = template
         self._left = SECONDS
-        self._fates: dict[Any, Fate] = {}
+        self._fates: dict[Any, MessageFate] = {}
         self._said: set[str] = set()
 
     @cached_property
@@ -78,15 +78,15 @@ class Traits:
 
     def reads_parts(self, role: str, first: bool, parts: bool, tools: bool) -> bool:
         """Whether a content of text parts, or else a text, goes to the template as parts: as it was sent where that is shown."""
-        other = self.fate(role, first, parts, tools) is not Fate.SHOWN and self.fate(role, first, not parts, tools) is Fate.SHOWN
+        other = self.fate(role, first, parts, tools) is not MessageFate.SHOWN and self.fate(role, first, not parts, tools) is MessageFate.SHOWN
         return parts != other
 
-    def taken(self, role: str, first: bool, tools: bool = False) -> Fate:
+    def taken(self, role: str, first: bool, tools: bool = False) -> MessageFate:
         """What comes of a message of `role` in the better of the two forms of content."""
         found = {self.fate(role, first, parts, tools) for parts in (False, True)}
-        return next(fate for fate in Fate if fate in found)
+        return next(fate for fate in MessageFate if fate in found)
 
-    def fate(self, role: str, first: bool, parts: bool = False, tools: bool = False) -> Fate:
+    def fate(self, role: str, first: bool, parts: bool = False, tools: bool = False) -> MessageFate:
         """What comes of a message of `role`, at the beginning or later, with its content as a text or as text parts.
 
         tools: the request has tools.
@@ -96,14 +96,14 @@ class Traits:
             self._fates[key] = self._fate(role, first, parts, tools)
         return self._fates[key]
 
-    def _fate(self, role: str, first: bool, parts: bool, tools: bool) -> Fate:
+    def _fate(self, role: str, first: bool, parts: bool, tools: bool) -> MessageFate:
         variables, calls = self._with_tools if tools else {}, self.calls if role == "tool" else None
         for others in (False, True):  # whose contents are texts, or parts where the template refuses texts
             messages = _conversation(role, first, calls)
             text = self._text([_as_parts(one) if (parts if one["role"] == role else others) else one for one in messages], **variables)
             if text is not None:
-                return Fate.SHOWN if _shows(text, role, messages, parts) else Fate.LEFT_OUT
-        return Fate.REFUSED
+                return MessageFate.SHOWN if _shows(text, role, messages, parts) else MessageFate.LEFT_OUT
+        return MessageFate.REFUSED
 
     # --- tools and calls ---------------------------------------------------------------------------------
 
@@ -121,18 +121,18 @@ class Traits:
         return {self.tools: [_TOOL]} if self.tools else {}
 
     @cached_property
-    def calls(self) -> Calls | None:
+    def calls(self) -> ToolCallSupport | None:
         """None where the template shows no calls, or refuses the role `tool` behind them."""
         if "tool_calls" not in self._chat.source:
             return None
-        forms = [Calls(text, empty) for text in (False, True) for empty in (False, True)]
+        forms = [ToolCallSupport(text, empty) for text in (False, True) for empty in (False, True)]
         return next((form for form in forms if self._takes(form)), None)
 
-    def _takes(self, form: Calls) -> bool:
+    def _takes(self, form: ToolCallSupport) -> bool:
         text = self._called(form)
         return text is not None and all(word in text for word in (NAME, VALUE, TWO)) and not NOT_JSON.search(text)
 
-    def _called(self, form: Calls, id: str = SHORT, **fields: Any) -> str | None:
+    def _called(self, form: ToolCallSupport, id: str = SHORT, **fields: Any) -> str | None:
         """The text of a conversation with a call and its answer."""
         answer = {"role": "tool", "tool_call_id": id, "content": TWO}
         return self._text([_USER, _asking(form, id, **fields), answer], **self._with_tools)
@@ -148,13 +148,13 @@ class Traits:
         return inside is not None and TWO in inside and odd is not None and odd.replace(ODD, "tool") == known
 
     @cached_property
-    def text_beside_calls(self) -> bool:
+    def text_with_calls(self) -> bool:
         """Whether the text is shown that an assistant says with its calls."""
         text = None if self.calls is None else self._called(self.calls, content=ONE)
         return text is not None and ONE in text
 
     @cached_property
-    def calls_beside_text(self) -> bool:
+    def calls_with_text(self) -> bool:
         """Whether the calls are shown of an assistant that says something with them."""
         text = None if self.calls is None else self._called(self.calls, content=ONE)
         return text is not None and VALUE in text
@@ -206,12 +206,12 @@ class Traits:
 
 
 @lru_cache(maxsize=64)
-def traits_of(source: str) -> Traits:
+def traits_of(source: str) -> TemplateTraits:
     """The traits of a template (Jinja source) without its tokenizer: special tokens have stand-ins."""
-    return Traits(source)
+    return TemplateTraits(source)
 
 
-def _conversation(role: str, first: bool, calls: Calls | None) -> list[Message]:
+def _conversation(role: str, first: bool, calls: ToolCallSupport | None) -> list[Message]:
     """One with a message of the role, at the beginning or later. Later ones stand where they may."""
     asked = {"role": role, "content": ONE + TWO}
     if first:
@@ -241,7 +241,7 @@ def _shows(text: str, role: str, messages: Sequence[Message], parts: bool) -> bo
     return all(word in text for word in words) and not (parts and NOT_TEXT.search(text))
 
 
-def _asking(form: Calls, id: str, **fields: Any) -> Message:
+def _asking(form: ToolCallSupport, id: str, **fields: Any) -> Message:
     """The message of an assistant that calls the tool."""
     given = f'{{"{KEY}": "{VALUE}"}}' if form.text else {KEY: VALUE}
     content = {"content": ""} if form.empty else {}

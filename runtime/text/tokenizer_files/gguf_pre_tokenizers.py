@@ -19,7 +19,7 @@ from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES
 log = logging.getLogger("sgl.runtime")
 
 
-class Words(NamedTuple):
+class PreTokenizerRules(NamedTuple):
     """patterns: every match is a word of its own, and so is what stands between two; each pattern is applied to the words that the
     one before made. (pattern, behavior) is another way of `tokenizers.pre_tokenizers.Split`.
 
@@ -65,11 +65,11 @@ _CASED = (
 _HAN, _KANA = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _ASCII_WORDS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
 _WIDE_SIGNS = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
-_DEEPSEEK_LLM = Words((r"[\r\n]", rf"\s?[{_CASED}]+", _WIDE_SIGNS, r"(?<!\s)\s++$", _HAN, r"\p{N}+"))
-_DEEPSEEK_CODER = Words((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, _DIGIT))
+_DEEPSEEK_LLM = PreTokenizerRules((r"[\r\n]", rf"\s?[{_CASED}]+", _WIDE_SIGNS, r"(?<!\s)\s++$", _HAN, r"\p{N}+"))
+_DEEPSEEK_CODER = PreTokenizerRules((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, _DIGIT))
 _DEEPSEEK_WORDS = rf"{_ASCII_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
-_DEEPSEEK3 = Words((_THREES, _KANA, _DEEPSEEK_WORDS))
-_SPARK = Words((_THREES, _KANA, rf"{_ASCII_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", _DIGIT))
+_DEEPSEEK3 = PreTokenizerRules((_THREES, _KANA, _DEEPSEEK_WORDS))
+_SPARK = PreTokenizerRules((_THREES, _KANA, rf"{_ASCII_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", _DIGIT))
 
 # threes of digits that are counted from the right
 _RUNS_OF_THREES = (_DIGIT + "+", r"\A\p{N}{1,2}(?=(?:\p{N}{3})+\z)", r"\p{N}{3}")
@@ -101,11 +101,11 @@ _EXAONE_MOE = (
 _CHAMELEON = (
     "<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", _DIGIT, r"[\p{P}!-/:-@\[-`{-~]", _GPT2
 )  # fmt: skip
-_LLAMA3, _THREES_ALONE = Words((DIGITS_IN_THREES,), whole=True, bos=True), Words((DIGITS_IN_THREES,))
-_QWEN, _LONE_DIGITS, _GEMMA = Words((DIGITS_ALONE,)), Words((_DIGIT, _GPT2)), Words(escaped=True)
+_LLAMA3, _THREES_ALONE = PreTokenizerRules((DIGITS_IN_THREES,), whole=True, bos=True), PreTokenizerRules((DIGITS_IN_THREES,))
+_QWEN, _SINGLE_DIGITS, _GEMMA = PreTokenizerRules((DIGITS_ALONE,)), PreTokenizerRules((_DIGIT, _GPT2)), PreTokenizerRules(escaped=True)
 
 
-def _of(names: str, words: Words) -> dict[str, Words]:
+def _of(names: str, words: PreTokenizerRules) -> dict[str, PreTokenizerRules]:
     return dict.fromkeys(names.split(), words)
 
 
@@ -115,43 +115,43 @@ WORDS = {
     **_of("dbrx smaug-bpe chatglm-bpe", _THREES_ALONE),
     **_of("qwen2 f2llmv2", _QWEN._replace(nfc=True)),
     **_of("deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2", _QWEN),
-    **_of("qwen35", Words((_MARKS,), nfc=True)),
-    **_of("tekken", Words((_by_case("", _DIGIT),), whole=True, bos=True)),
-    **_of("gpt-4o llama4 kanana2 talkie minimax-m2", Words((_O200K,))),
-    **_of("granite-embed-multi-97m", Words((_O200K,), whole=True)),
-    **_of("tiny_aya cohere2moe", Words((*_RUNS_AT_WORD_ENDS, _O200K))),
-    **_of("youtu", Words((_YOUTU, _by_case(f"{_ENDINGS}?", _DIGIT)), whole=True)),
-    **_of("kimi-k2", Words((_KIMI,))),
-    **_of("gpt-2 phi-2 exaone4 jais trillion granite-docling gigachat a.x-4.0 mellum modern-bert roberta-bpe", Words((_GPT2,))),
-    **_of("jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code", Words((_GPT2,))),
-    **_of("olmo mpt", Words((_GPT2,), nfc=True)),
-    **_of("smollm starcoder refact codeshell exaone minerva-7b mellum2", _LONE_DIGITS),
-    **_of("command-r", _LONE_DIGITS._replace(nfc=True)),
+    **_of("qwen35", PreTokenizerRules((_MARKS,), nfc=True)),
+    **_of("tekken", PreTokenizerRules((_by_case("", _DIGIT),), whole=True, bos=True)),
+    **_of("gpt-4o llama4 kanana2 talkie minimax-m2", PreTokenizerRules((_O200K,))),
+    **_of("granite-embed-multi-97m", PreTokenizerRules((_O200K,), whole=True)),
+    **_of("tiny_aya cohere2moe", PreTokenizerRules((*_RUNS_AT_WORD_ENDS, _O200K))),
+    **_of("youtu", PreTokenizerRules((_YOUTU, _by_case(f"{_ENDINGS}?", _DIGIT)), whole=True)),
+    **_of("kimi-k2", PreTokenizerRules((_KIMI,))),
+    **_of("gpt-2 phi-2 exaone4 jais trillion granite-docling gigachat a.x-4.0 mellum modern-bert roberta-bpe", PreTokenizerRules((_GPT2,))),
+    **_of("jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code", PreTokenizerRules((_GPT2,))),
+    **_of("olmo mpt", PreTokenizerRules((_GPT2,), nfc=True)),
+    **_of("smollm starcoder refact codeshell exaone minerva-7b mellum2", _SINGLE_DIGITS),
+    **_of("command-r", _SINGLE_DIGITS._replace(nfc=True)),
     **_of("deepseek-llm", _DEEPSEEK_LLM),
     **_of("deepseek-coder", _DEEPSEEK_CODER),
     **_of("deepseek-v3 hunyuan-dense joyai-llm hy_v4", _DEEPSEEK3),
     **_of("spark2_5", _SPARK),
-    **_of("falcon", Words((_PUNCTUATION, _GPT2, "[0-9][0-9][0-9]"))),
-    **_of("default", Words((_PUNCTUATION.replace("`", ""), _GPT2, _DIGIT + "+", "[0-9][0-9][0-9]"))),
-    **_of("bloom poro-chat gpt3-finnish", Words((_BLOOM,))),
-    **_of("viking", Words((_BLOOM, _DIGIT))),
-    **_of("jais-2", Words((_JAIS2,))),
-    **_of("chameleon", Words(_CHAMELEON, bos=True)),
-    **_of("superbpe", Words(_RUNS_OF_SUPERBPE)),
-    **_of("afmoe", Words((*_RUNS_OF_THREES, _ASIAN, _DEEPSEEK_WORDS))),
-    **_of("bailingmoe bailingmoe2 llada-moe", Words((_BAILING,))),
-    **_of("seed-coder", Words((_SEED,))),
-    **_of("ufakzeka", Words((_UFAKZEKA,))),
-    **_of("laguna", Words((r"[^\n]+|[\n]+", DIGITS_ALONE))),
-    **_of("exaone-moe", Words((_EXAONE_MOE,))),
-    **_of("minicpm5", Words((_THREES, DIGITS_IN_THREES.replace(_THREES, _DIGIT + "+")), whole=True)),
+    **_of("falcon", PreTokenizerRules((_PUNCTUATION, _GPT2, "[0-9][0-9][0-9]"))),
+    **_of("default", PreTokenizerRules((_PUNCTUATION.replace("`", ""), _GPT2, _DIGIT + "+", "[0-9][0-9][0-9]"))),
+    **_of("bloom poro-chat gpt3-finnish", PreTokenizerRules((_BLOOM,))),
+    **_of("viking", PreTokenizerRules((_BLOOM, _DIGIT))),
+    **_of("jais-2", PreTokenizerRules((_JAIS2,))),
+    **_of("chameleon", PreTokenizerRules(_CHAMELEON, bos=True)),
+    **_of("superbpe", PreTokenizerRules(_RUNS_OF_SUPERBPE)),
+    **_of("afmoe", PreTokenizerRules((*_RUNS_OF_THREES, _ASIAN, _DEEPSEEK_WORDS))),
+    **_of("bailingmoe bailingmoe2 llada-moe", PreTokenizerRules((_BAILING,))),
+    **_of("seed-coder", PreTokenizerRules((_SEED,))),
+    **_of("ufakzeka", PreTokenizerRules((_UFAKZEKA,))),
+    **_of("laguna", PreTokenizerRules((r"[^\n]+|[\n]+", DIGITS_ALONE))),
+    **_of("exaone-moe", PreTokenizerRules((_EXAONE_MOE,))),
+    **_of("minicpm5", PreTokenizerRules((_THREES, DIGITS_IN_THREES.replace(_THREES, _DIGIT + "+")), whole=True)),
     **_of("gemma4 granite-embed-multi-311m", _GEMMA._replace(bos=True)),
     **_of("sarvam-moe", _GEMMA),
 }
 REFUSED = {"whitespace": "it is that of an encoder (jina-embeddings-v2-base-zh), which lowers letters and drops spaces"}
 
 
-def words_of(name: Any, where: str) -> Words:
+def pre_tokenizer_rules(name: Any, where: str) -> PreTokenizerRules:
     """Raises ConfigError for a name that is missing or unknown: cutting otherwise costs quality without a sign."""
     if name == "default":
         log.warning("%s: tokenizer.ggml.pre='default' is the way of files whose converter did not know the tokenizer; texts may be cut wrongly", where)
@@ -167,7 +167,7 @@ def words_of(name: Any, where: str) -> Words:
     )
 
 
-def pre_tokenizer(words: Words) -> Any:
+def pre_tokenizer(words: PreTokenizerRules) -> Any:
     splits = [_split(*((each, "isolated") if isinstance(each, str) else each)) for each in words.patterns]
     letters = [] if words.escaped else [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     return pre_tokenizers.Sequence([*splits, *letters])
@@ -177,6 +177,6 @@ def _split(pattern: str, behavior: Any) -> Any:
     return pre_tokenizers.Split(Regex(pattern), behavior=behavior)
 
 
-def normalizer(words: Words) -> Any:
+def normalizer(words: PreTokenizerRules) -> Any:
     steps = [*([normalizers.NFC()] if words.nfc else []), *([normalizers.Replace(" ", "▁")] if words.escaped else [])]
     return normalizers.Sequence(steps) if len(steps) > 1 else steps[0] if steps else None

@@ -14,13 +14,13 @@ from tokenizers import Tokenizer as Backend
 
 from sgl.runtime.errors import ConfigError, brief
 
-from .chat_files import given_source
-from .chat_template import BadTemplate
-from .gguf_words import normalizer, pre_tokenizer, words_of
-from .sentencepiece_file import BPE, SPACE, Kind, Piece, SentencePieceFile, backend_of
-from .token_files import MOST_JSON, MOST_TOKENS, TokenFiles, put_before
-from .token_kinds import LONGEST, require_little_growth, wrong
-from .tokenizer import Tokenizer
+from ..chat_templates.chat_template_files import given_source
+from ..chat_templates.hf_chat_template import BadTemplate
+from .gguf_pre_tokenizers import normalizer, pre_tokenizer, pre_tokenizer_rules
+from .sentencepiece_file import BPE, SPACE, PieceKind, SentencePiece, SentencePieceFile, backend_of
+from .tokenizer_files import MOST_JSON, MOST_TOKENS, TokenizerFiles, put_before
+from .tokenizer_file_checks import LONGEST, require_little_growth, wrong
+from ..tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "paddin
 ENDS = ("eos", "eot", "eom")
 ENDINGS = frozenset({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|eom_id|>"})  # control tokens that end a text
 HARMONY = frozenset({"<|return|>", "<|call|>"})  # gpt-oss: <|end|> ends a channel there, not the text
-ADDED = (Kind.CONTROL, Kind.UNKNOWN, Kind.USER)
+ADDED = (PieceKind.CONTROL, PieceKind.UNKNOWN, PieceKind.USER)
 KEPT = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3 that leave the spaces behind them
 OTHERS = {
     "bert": "WordPiece, of encoders", "t5": "unigram, of encoders and encoder-decoders", "rwkv": "RWKV's own", "plamo2": "PLaMo 2's own",
@@ -61,9 +61,9 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
         raise ConfigError(f"{where}: its tokenizer cannot be used ({type(error).__name__}: {brief(error)}); {REMEDY}") from error
 
 
-def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenFiles:
+def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenizerFiles:
     """The backend, and what tokenizer_config.json would say beside it."""
-    keys = _Keys(metadata, where)
+    keys = _TokenizerKeys(metadata, where)
     kind = keys.one("model", str)
     if (saved := metadata.get(WHOLE)) is not None:
         backend = _saved(saved, where)
@@ -75,19 +75,19 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenFiles:
         what = f" ({OTHERS[kind]})" if kind in OTHERS else ""
         raise ConfigError(f"{where}: tokenizer.ggml.model={str(kind)[:80]!r}{what} is not supported; supported are gpt2, llama and gemma4: {REMEDY}")
     config: dict[str, Any] = {ours: token for name, ours in NAMED.items() if (token := keys.token(name)) is not None}
-    return TokenFiles(backend, config | _templates(metadata, where))
+    return TokenizerFiles(backend, config | _templates(metadata, where))
 
 
 def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
     """Any of these ends a text: the file does not keep a list, so control tokens that are spelled as such count too."""
-    keys = _Keys(metadata, where)
+    keys = _TokenizerKeys(metadata, where)
     named = [index for name in ENDS if (index := keys.index(name)) is not None]
-    control = {token: i for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True)) if kind == Kind.CONTROL}
+    control = {token: i for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True)) if kind == PieceKind.CONTROL}
     endings = ENDINGS - {"<|end|>"} | HARMONY if control.keys() >= HARMONY else ENDINGS
     return list(dict.fromkeys(named + [i for token, i in control.items() if token in endings]))
 
 
-class _Keys:
+class _TokenizerKeys:
     """The keys of a tokenizer, checked where they are read."""
 
     def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
@@ -120,11 +120,11 @@ class _Keys:
     @cached_property
     def kinds(self) -> list[int]:
         count = len(self.tokens)
-        return self.all("token_type", int, count) or [int(Kind.NORMAL)] * count
+        return self.all("token_type", int, count) or [int(PieceKind.NORMAL)] * count
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[SentencePiece]:
         scores = self.all("scores", float, len(self.tokens)) or [0.0] * len(self.tokens)
-        return list(map(Piece, self.tokens, scores, self.kinds))
+        return list(map(SentencePiece, self.tokens, scores, self.kinds))
 
     def index(self, name: str) -> int | None:
         """The id of a token that a key names."""
@@ -146,8 +146,8 @@ class _Keys:
 # merges that are listed
 
 
-def _by_merges(keys: _Keys, pre: str | None) -> Backend:
-    words, pieces = words_of(pre, keys.where), keys.pieces()
+def _by_merges(keys: _TokenizerKeys, pre: str | None) -> Backend:
+    words, pieces = pre_tokenizer_rules(pre, keys.where), keys.pieces()
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     _require_once(vocab, pieces, keys.where)
     if (merges := keys.all("merges", str)) is None:
@@ -169,10 +169,10 @@ def _by_merges(keys: _Keys, pre: str | None) -> Backend:
     return backend
 
 
-def _of_escaped(keys: _Keys, pieces: list[Piece]) -> dict[str, Any]:
+def _of_escaped(keys: _TokenizerKeys, pieces: list[SentencePiece]) -> dict[str, Any]:
     """Characters that are no tokens become those of their bytes, else the unknown token."""
-    unknown = keys.token("unknown") or next((piece.text for piece in pieces if piece.kind == Kind.UNKNOWN), None)
-    return {"unk_token": unknown, "fuse_unk": True, "byte_fallback": any(piece.kind == Kind.BYTE for piece in pieces)}
+    unknown = keys.token("unknown") or next((piece.text for piece in pieces if piece.kind == PieceKind.UNKNOWN), None)
+    return {"unk_token": unknown, "fuse_unk": True, "byte_fallback": any(piece.kind == PieceKind.BYTE for piece in pieces)}
 
 
 def _pair(merge: str, where: str) -> tuple[str, str]:
@@ -183,15 +183,15 @@ def _pair(merge: str, where: str) -> tuple[str, str]:
     return merge[:cut], merge[cut + 1 :]
 
 
-def _added(pieces: list[Piece], where: str) -> Iterator[AddedToken]:
+def _added(pieces: list[SentencePiece], where: str) -> Iterator[AddedToken]:
     for piece in pieces:
         if piece.kind in ADDED and len(piece.text) > LONGEST:
             raise wrong(Path(where), f"{BEGIN}tokens", piece.text, f"tokens of at most {LONGEST:,} characters")
         if piece.kind in ADDED and piece.text:
-            yield AddedToken(piece.text, normalized=False, special=piece.kind != Kind.USER)
+            yield AddedToken(piece.text, normalized=False, special=piece.kind != PieceKind.USER)
 
 
-def _require_once(vocab: Mapping[str, int], pieces: list[Piece], where: str) -> None:
+def _require_once(vocab: Mapping[str, int], pieces: list[SentencePiece], where: str) -> None:
     if len(vocab) < len(pieces):
         texts = sorted(piece.text for piece in pieces)
         twice = next(one for one, other in pairwise(texts) if one == other)
@@ -201,7 +201,7 @@ def _require_once(vocab: Mapping[str, int], pieces: list[Piece], where: str) -> 
 # sentencepiece
 
 
-def _sentencepiece(keys: _Keys) -> Backend:
+def _sentencepiece(keys: _TokenizerKeys) -> Backend:
     """Merges follow from scores."""
     pieces = [_spelled(piece) for piece in keys.pieces()]
     if keys.all("scores", float) is None:
@@ -209,9 +209,9 @@ def _sentencepiece(keys: _Keys) -> Backend:
     _require_once({piece.text: i for i, piece in enumerate(pieces)}, pieces, keys.where)
     prefix, unknown = keys.one("add_space_prefix", bool), keys.index("unknown")
     if unknown is None:
-        unknown = next((i for i, piece in enumerate(pieces) if piece.kind == Kind.UNKNOWN), 0)
+        unknown = next((i for i, piece in enumerate(pieces) if piece.kind == PieceKind.UNKNOWN), 0)
     found = SentencePieceFile(
-        pieces, BPE, byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces), unk_id=unknown,
+        pieces, BPE, byte_fallback=any(piece.kind == PieceKind.BYTE for piece in pieces), unk_id=unknown,
         dummy_prefix=prefix is not False, collapse_spaces=keys.one("remove_extra_whitespaces", bool) or False,
     )  # fmt: skip
     backend, _ = backend_of(found, keys.where, _stripping(keys, pieces), first_only=False)
@@ -228,18 +228,18 @@ def _prefix_always(backend: Backend) -> None:
     backend.pre_tokenizer = None
 
 
-def _spelled(piece: Piece) -> Piece:
+def _spelled(piece: SentencePiece) -> SentencePiece:
     """The user's tokens of spaces are stored as such; as pieces they have marks in their place, and are merged first."""
-    if piece.kind != Kind.USER or piece.text.strip(" "):
+    if piece.kind != PieceKind.USER or piece.text.strip(" "):
         return piece
     return piece._replace(text=piece.text.replace(" ", SPACE), score=0.0)
 
 
-def _stripping(keys: _Keys, pieces: list[Piece]) -> dict[int, AddedToken]:
+def _stripping(keys: _TokenizerKeys, pieces: list[SentencePiece]) -> dict[int, AddedToken]:
     """Phi-3's marks take the spaces behind them; the file does not say so."""
     if keys.metadata.get("general.architecture") != "phi3":
         return {}
-    marks = {i: piece.text for i, piece in enumerate(pieces) if piece.kind == Kind.CONTROL and piece.text not in KEPT}
+    marks = {i: piece.text for i, piece in enumerate(pieces) if piece.kind == PieceKind.CONTROL and piece.text not in KEPT}
     return {i: AddedToken(text, rstrip=True, normalized=False, special=True) for i, text in marks.items()}
 
 

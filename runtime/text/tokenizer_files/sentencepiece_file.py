@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 
 from sgl.runtime.errors import ConfigError, brief
 
-from .pairs import MOST_SQUARES, all_pairs
+from .bpe_merges import MOST_SQUARES, all_pairs
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2
@@ -28,7 +28,7 @@ MOST_USER, MOST_USER_CHARACTERS = 2**12, 2**16  # user-defined pieces with space
 _SIZES = {1: 8, 5: 4}  # bytes of the wire types of fixed size
 
 
-class Kind(IntEnum):
+class PieceKind(IntEnum):
     """What a piece is, as the file numbers it."""
 
     NORMAL = 1
@@ -39,7 +39,7 @@ class Kind(IntEnum):
     BYTE = 6
 
 
-class Piece(NamedTuple):
+class SentencePiece(NamedTuple):
     text: str
     score: float
     kind: int
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 class SentencePieceFile:
     """What a sentencepiece model says of itself; the index of a piece is its id, -1 stands for no such token."""
 
-    pieces: list[Piece]
+    pieces: list[SentencePiece]
     algorithm: int = UNIGRAM
     byte_fallback: bool = False
     unk_id: int = 0
@@ -59,7 +59,7 @@ class SentencePieceFile:
     dummy_prefix: bool = True
     collapse_spaces: bool = True
     escape_spaces: bool = True
-    space_behind: bool = False
+    space_suffix: bool = False
 
     @classmethod
     def read(cls, file: Path) -> SentencePieceFile:
@@ -93,7 +93,7 @@ class SentencePieceFile:
             dummy_prefix=bool(normal.get(3, True)),
             collapse_spaces=bool(normal.get(4, True)),
             escape_spaces=bool(normal.get(5, True)),
-            space_behind=bool(trainer.get(24, False)),
+            space_suffix=bool(trainer.get(24, False)),
         )
 
     def special_names(self) -> dict[str, str]:
@@ -135,7 +135,7 @@ def backend_of(found: SentencePieceFile, where: str, extra: dict[int, AddedToken
 def _check(found: SentencePieceFile, where: str) -> None:
     if found.algorithm not in (UNIGRAM, BPE):
         raise ConfigError(f"{where}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
-    if found.space_behind or not found.escape_spaces:
+    if found.space_suffix or not found.escape_spaces:
         raise ConfigError(f"{where} keeps spaces after words or unescaped, which is not supported; save a tokenizer.json instead")
     lengths = [len(piece.text) for piece in found.pieces]
     if sum(lengths) > MOST_CHARACTERS or sum(length**2 for length in lengths) > MOST_SQUARES:
@@ -145,28 +145,28 @@ def _check(found: SentencePieceFile, where: str) -> None:
         raise ConfigError(f"{where}: unk_id {found.unk_id} is none of its {len(found.pieces)} pieces; download it again")
 
 
-def _with_extra(pieces: list[Piece], extra: dict[int, AddedToken]) -> list[Piece]:
+def _with_extra(pieces: list[SentencePiece], extra: dict[int, AddedToken]) -> list[SentencePiece]:
     """With the extra tokens at their ids; ids between that nothing has are named `<unused N>`."""
     known = {piece.text: i for i, piece in enumerate(pieces)}
     pieces = list(pieces)
     for i, token in sorted(extra.items()):
         if known.get(token.content, i) != i:
             continue
-        pieces += [Piece(f"<unused {n}>", 0.0, Kind.UNUSED) for n in range(len(pieces), i + 1)]
-        kind = pieces[i].kind if pieces[i].text == token.content else Kind.CONTROL
-        pieces[i] = Piece(token.content, pieces[i].score, kind)
+        pieces += [SentencePiece(f"<unused {n}>", 0.0, PieceKind.UNUSED) for n in range(len(pieces), i + 1)]
+        kind = pieces[i].kind if pieces[i].text == token.content else PieceKind.CONTROL
+        pieces[i] = SentencePiece(token.content, pieces[i].score, kind)
     return pieces
 
 
-def _bpe(found: SentencePieceFile, pieces: list[Piece]) -> models.BPE:
+def _bpe(found: SentencePieceFile, pieces: list[SentencePiece]) -> models.BPE:
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     unk = pieces[found.unk_id].text
     return models.BPE(vocab, _merges(pieces), unk_token=unk, fuse_unk=True, byte_fallback=found.byte_fallback)
 
 
-def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
+def _merges(pieces: list[SentencePiece]) -> list[tuple[str, str]]:
     """Every pair of pieces that makes a piece, that of the highest score first."""
-    made = sorted((piece for piece in pieces if piece.kind in (Kind.NORMAL, Kind.USER)), key=lambda piece: -piece.score)
+    made = sorted((piece for piece in pieces if piece.kind in (PieceKind.NORMAL, PieceKind.USER)), key=lambda piece: -piece.score)
     return all_pairs((piece.text for piece in made), (piece.text for piece in made))
 
 
@@ -176,10 +176,10 @@ def require_small_trie(pieces: Iterable[str]) -> None:
         raise ValueError(f"its pieces have {size:,} bytes, at most {MOST_IN_TRIE:,} are read")
 
 
-def _unigram(found: SentencePieceFile, pieces: list[Piece]) -> models.Unigram:
+def _unigram(found: SentencePieceFile, pieces: list[SentencePiece]) -> models.Unigram:
     require_small_trie(piece.text for piece in pieces)
     worst = min(piece.score for piece in pieces)
-    scores = [piece.score if piece.kind in (Kind.NORMAL, Kind.USER) else worst - 100 for piece in pieces]
+    scores = [piece.score if piece.kind in (PieceKind.NORMAL, PieceKind.USER) else worst - 100 for piece in pieces]
     vocab = [(piece.text, score) for piece, score in zip(pieces, scores, strict=True)]
     return models.Unigram(vocab, unk_id=found.unk_id, byte_fallback=found.byte_fallback)
 
@@ -196,23 +196,23 @@ def _decoder(found: SentencePieceFile) -> Any:
     return decoders.Sequence(steps + [decoders.Strip(" ", 1, 0)] if found.dummy_prefix else steps)
 
 
-def _added(pieces: list[Piece], extra: dict[int, AddedToken]) -> Iterator[AddedToken]:
+def _added(pieces: list[SentencePiece], extra: dict[int, AddedToken]) -> Iterator[AddedToken]:
     """Control pieces are special, the user's are not; a user's piece with spaces is found in escaped text alone."""
     for i, piece in enumerate(pieces):
         if i in extra and extra[i].content == piece.text:
             yield extra[i]
-        elif piece.kind in (Kind.CONTROL, Kind.UNKNOWN):
+        elif piece.kind in (PieceKind.CONTROL, PieceKind.UNKNOWN):
             yield AddedToken(piece.text, normalized=False, special=True)
-        elif piece.kind == Kind.USER and SPACE not in piece.text:
+        elif piece.kind == PieceKind.USER and SPACE not in piece.text:
             yield AddedToken(piece.text, normalized=False, special=False)
 
 
-def _isolating(pieces: list[Piece], extra: dict[int, AddedToken], where: str) -> list[pre_tokenizers.Split]:
+def _isolating(pieces: list[SentencePiece], extra: dict[int, AddedToken], where: str) -> list[pre_tokenizers.Split]:
     """User-defined pieces with spaces are taken whole, the longest first, and no other piece is merged through them.
 
     Those without spaces are added tokens. Raises ConfigError where they are more than any tokenizer has.
     """
-    found = [piece.text for i, piece in enumerate(pieces) if piece.kind == Kind.USER and SPACE in piece.text and i not in extra]
+    found = [piece.text for i, piece in enumerate(pieces) if piece.kind == PieceKind.USER and SPACE in piece.text and i not in extra]
     if len(found) > MOST_USER or sum(map(len, found)) > MOST_USER_CHARACTERS:
         raise ConfigError(f"{where} has {len(found):,} user-defined pieces with spaces, at most {MOST_USER:,} are read; save a tokenizer.json instead")
     pattern = "|".join(re.escape(text) for text in sorted(found, key=len, reverse=True))
@@ -228,12 +228,12 @@ def _bounded(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _piece(data: memoryview, left: Iterator[int]) -> Piece:
+def _piece(data: memoryview, left: Iterator[int]) -> SentencePiece:
     fields = dict(_fields(data, left))
     (score,) = struct.unpack("<f", _bytes(fields.get(2, bytes(4))))
     if not math.isfinite(score):
         raise ValueError(f"a score is {score}")
-    return Piece(_bytes(fields[1]).decode(), score, int(fields.get(3, Kind.NORMAL)))
+    return SentencePiece(_bytes(fields[1]).decode(), score, int(fields.get(3, PieceKind.NORMAL)))
 
 
 def _bytes(value: Any) -> bytes:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from sgl.runtime.errors import ConfigError, brief
 
 from .tiktoken_file import ranked_backend
-from .token_kinds import LONGEST, wrong
+from .tokenizer_file_checks import LONGEST, wrong
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 BEFORE_LISTS = ("v1", "v2", "v3", "v7")  # versions whose files may leave their special tokens out: they are these

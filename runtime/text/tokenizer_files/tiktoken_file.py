@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from sgl.grammars.tokens.token_bytes import byte_alphabet
 from sgl.runtime.errors import ConfigError
 
-from .pairs import all_pairs
+from .bpe_merges import all_pairs
 
 MOST_BYTES, MOST_RANKS = 2**25, 2**19  # of a file
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")

@@ -15,12 +15,12 @@ from tokenizers.processors import Sequence as Processors
 from tokenizers.processors import TemplateProcessing
 
 from sgl.runtime.errors import ConfigError, brief
-from sgl.runtime.values import require_little_json
+from sgl.runtime.common.argument_checks import require_little_json
 
 from .sentencepiece_file import require_small_trie, sentencepiece_backend
 from .tekken_file import tekken_backend, tekken_file
 from .tiktoken_file import DIGITS_ALONE, DIGITS_IN_THREES, is_tiktoken, tiktoken_backend
-from .token_kinds import own_class, require_kinds, require_little_growth, require_model_kinds
+from .tokenizer_file_checks import own_class, require_kinds, require_little_growth, require_model_kinds
 
 log = logging.getLogger("sgl.runtime")
 
@@ -36,7 +36,7 @@ MOST_JSON = 64 * 2**20  # bytes of a file of JSON
 FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
 
 
-class Custom(NamedTuple):
+class CustomTokenizer(NamedTuple):
     """What a checkpoint's own code does with the files of a known kind.
 
     pattern: of a rank file; tokens: put behind those of the file; prefix: comes before every text.
@@ -49,22 +49,22 @@ class Custom(NamedTuple):
 
 
 CUSTOM = {
-    "QWenTokenizer": Custom(
+    "QWenTokenizer": CustomTokenizer(
         DIGITS_ALONE, True, ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)))
     ),
-    "ChatGLMTokenizer": Custom(tokens=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"), prefix=("[gMASK]", "sop")),
-    "ChatGLM4Tokenizer": Custom(prefix=("[gMASK]", "<sop>")),
+    "ChatGLMTokenizer": CustomTokenizer(tokens=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"), prefix=("[gMASK]", "sop")),
+    "ChatGLM4Tokenizer": CustomTokenizer(prefix=("[gMASK]", "<sop>")),
 }
 
 
-class TokenFiles(NamedTuple):
+class TokenizerFiles(NamedTuple):
     """config: of tokenizer_config.json, completed by what the other files say of special tokens."""
 
     backend: Backend
     config: dict[str, Any]
 
 
-def read_tokenizer(folder: Path) -> TokenFiles:
+def read_tokenizer(folder: Path) -> TokenizerFiles:
     """The tokenizer of a model directory, with the ids that transformers gives.
 
     Raises:
@@ -121,18 +121,18 @@ def _config(folder: Path) -> dict[str, Any]:
 # tokenizer.json
 
 
-def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> TokenFiles:
+def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> TokenizerFiles:
     """As it stands, but where transformers builds a class of its own from its words: by that class."""
     if not model or own_class(config):
-        return TokenFiles(_from_file(folder), config)
+        return TokenizerFiles(_from_file(folder), config)
     if config.get("tokenizer_class") in AS_SAVED and model.get("model_type") in WITHOUT_CLASS:
         backend = _from_file(folder)
         if _complete(backend, _extra(folder, config), config):
-            return TokenFiles(backend, config)
+            return TokenizerFiles(backend, config)
     try:
         return _by_transformers(folder, config)
     except ConfigError as error:
-        found = TokenFiles(_from_file(folder), config)
+        found = TokenizerFiles(_from_file(folder), config)
         log.warning("%s; tokenizer.json is taken as it stands", error)
         return found
 
@@ -184,7 +184,7 @@ def _flags(token: AddedToken) -> tuple[Any, ...]:
 # by transformers
 
 
-def _by_transformers(folder: Path, config: dict[str, Any]) -> TokenFiles:
+def _by_transformers(folder: Path, config: dict[str, Any]) -> TokenizerFiles:
     """As transformers reads it, without network and without code of the checkpoint."""
     words = len(read_json(folder / "vocab.json"))
     reasons = []
@@ -195,7 +195,7 @@ def _by_transformers(folder: Path, config: dict[str, Any]) -> TokenFiles:
             reasons.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
             continue
         if found.backend_tokenizer.get_vocab_size() >= words > 0 or not words:
-            return TokenFiles(found.backend_tokenizer, dict(found.special_tokens_map) | config)
+            return TokenizerFiles(found.backend_tokenizer, dict(found.special_tokens_map) | config)
         reasons.append(f"{name}: it does not use vocab.json")
     raise ConfigError(_nothing(folder, reasons, own_class(config)))
 
@@ -222,19 +222,19 @@ def _nothing(folder: Path, reasons: Iterable[str], own: str | None) -> str:
 # tekken, sentencepiece and tiktoken
 
 
-def _of_tekken(file: Path, config: dict[str, Any]) -> TokenFiles:
+def _of_tekken(file: Path, config: dict[str, Any]) -> TokenizerFiles:
     """Without mistral-common, so that it is one reader whether that is installed or not."""
     backend, names = tekken_backend(file, read_json(file))
     config = names | config
     put_before(backend, _bos(config, True))
-    return TokenFiles(backend, config)
+    return TokenizerFiles(backend, config)
 
 
 def _model_file(folder: Path) -> Path | None:
     return next((file for pattern in MODELS for file in sorted(folder.glob(pattern)) if file.is_file()), None)
 
 
-def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenFiles:
+def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenizerFiles:
     name, extra = config.get("tokenizer_class"), _extra(folder, config)
     if extra and max(extra) > MOST_UNUSED + file.stat().st_size:  # a piece takes a byte at least
         raise ConfigError(f"{folder}: the added token {max(extra):,} lies far beyond the pieces of {file.name}; mend it")
@@ -242,7 +242,7 @@ def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenFiles:
     if is_tiktoken(file):
         if custom is None and own_class(config):
             raise ConfigError(f"{file}: how {name} cuts texts is written in the checkpoint's own code, which is not run; {REMEDY}")
-        rules = custom or Custom()
+        rules = custom or CustomTokenizer()
         backend = tiktoken_backend(file, rules.pattern, extra, rules.nfc)
     else:
         backend, names = sentencepiece_backend(file, extra, first_only=not config.get("legacy", False))
@@ -250,7 +250,7 @@ def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenFiles:
         backend.add_special_tokens([AddedToken(token, normalized=False) for token in custom.tokens])
     config = names | config
     put_before(backend, custom.prefix if custom and custom.prefix else _bos(config, "bos_token" in names))
-    return TokenFiles(backend, config)
+    return TokenizerFiles(backend, config)
 
 
 def _bos(config: Mapping[str, Any], unless_said: bool) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ import numpy as np
 
 from sgl.grammars import Grammar, Matcher, Vocabulary
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.automaton import native
+from sgl.grammars.automaton import native_core
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 
-CORES = ("C", "python") if native.library() else ("python",)
+CORES = ("C", "python") if native_core.library() else ("python",)
 JSON_PIECES = [
     b'{"', b'": ', b'":', b'", "', b'"}', b'"]', b"}}", b"]}", b"[1", b"null", b"true", b"false", b"0.", b"10", b"-1",
     b"the", b" quick", b"name", b'"name"', b"\\u00", b"\\n", b"e+", "é".encode(), "日本".encode(), "😀".encode(), b"20",
@@ -52,7 +52,7 @@ def allowed(row: np.ndarray) -> set[int]:
 
 
 def automaton(expr: Expr, vocabulary: Vocabulary, core: str) -> Automaton:
-    return Automaton(Network(expr), vocabulary, core)
+    return Automaton(TransitionNetwork(expr), vocabulary, core)
 
 
 def tokens_by_bytes(machine: Automaton, state: int) -> set[int]:

@@ -9,7 +9,7 @@ from sgl.grammars import Grammar, GrammarLimitError, compile_ebnf, fill_masks
 from sgl.grammars.automaton import automaton as module
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.ebnf import ebnf_expr
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary([b"aa", b"aaa", b"if x", b" then", b"()", b" end"])
@@ -35,7 +35,7 @@ def _cramped(pattern, core=None):
     grammar = Grammar(parse_regex(pattern), VOCABULARY)
 
     def fresh():
-        return Network(parse_regex(pattern))
+        return TransitionNetwork(parse_regex(pattern))
 
     grammar._automaton = Automaton(fresh(), VOCABULARY, core, limit=ROOM, fresh=fresh)
     return grammar

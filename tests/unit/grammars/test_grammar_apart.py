@@ -38,13 +38,13 @@ from sgl.grammars import (
     compile_regex,
     set_cache_dir,
 )
-from sgl.grammars.apart import helper, standing, wire
-from sgl.grammars.apart.network import NetworkApart
-from sgl.grammars.compile import Recipe
-from sgl.grammars.network.network import UNBUILT
-from sgl.grammars.worker import serving
+from sgl.grammars.compile_client import compile_client, compile_policy, compile_messages
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
+from sgl.grammars.compile import GrammarRecipe
+from sgl.grammars.network.transition_network import UNBUILT
+from sgl.grammars.compile_server import compile_server
 
-serving.MOST_BYTES = 1 << 60  # in this process, which has engines of other tests and must not end
+compile_server.MOST_BYTES = 1 << 60  # in this process, which has engines of other tests and must not end
 MARK = b"<|mark|>"
 TAGS = {"type": "structural_tag", "triggers": ["<f"], "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]}
 KINDS = [
@@ -56,7 +56,7 @@ KINDS = [
     ("ebnf", ('start: "a" start "b" | X\n%import .more.X\n', "lark", None, (("more", 'X: "x"+ "é"?'),), None)),
     ("structural tag", (json.dumps(TAGS), SchemaOptions.of({}))),
 ]
-LAZY = Recipe("JSON schema", ('{"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}}', SchemaOptions.of({})))
+LAZY = GrammarRecipe("JSON schema", ('{"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}}', SchemaOptions.of({})))
 
 
 def vocabulary() -> Vocabulary:
@@ -67,12 +67,12 @@ def vocabulary() -> Vocabulary:
 @pytest.fixture
 def alone(monkeypatch):
     """Nobody uses it yet."""
-    monkeypatch.setattr(standing, "_STATE", standing._State())
+    monkeypatch.setattr(compile_policy, "_STATE", compile_policy._State())
 
 
 @pytest.fixture
 def use(alone):
-    found = standing.Use(True)
+    found = compile_policy.CompileProcessUse(True)
     yield found
     found.leave()
 
@@ -80,7 +80,7 @@ def use(alone):
 @pytest.fixture(scope="module")
 def up():
     """One process for many tests."""
-    found = standing.Use(True)
+    found = compile_policy.CompileProcessUse(True)
     yield found
     found.leave()
 
@@ -102,7 +102,7 @@ def walk(make, seed: int, steps: int = 10) -> list[object]:
     return found
 
 
-def here(recipe: Recipe, vocabulary: Vocabulary) -> Grammar:
+def here(recipe: GrammarRecipe, vocabulary: Vocabulary) -> Grammar:
     """Compiled in this process."""
     return Grammar(recipe.compile(vocabulary.bare).network, vocabulary.spelling(recipe.shown))
 
@@ -110,15 +110,15 @@ def here(recipe: Recipe, vocabulary: Vocabulary) -> Grammar:
 @pytest.mark.parametrize("recipe", KINDS, ids=lambda kind: kind[0])
 def test_every_kind_is_the_same_grammar(up, recipe):
     words = vocabulary()
-    apart = Recipe(*recipe).compile(words)
-    assert isinstance(apart.automaton.network, NetworkApart)
+    apart = GrammarRecipe(*recipe).compile(words)
+    assert isinstance(apart.automaton.network, RemoteNetwork)
     for seed in range(5):
-        assert walk(lambda: apart, seed) == walk(lambda: here(Recipe(*recipe), words), seed)
+        assert walk(lambda: apart, seed) == walk(lambda: here(GrammarRecipe(*recipe), words), seed)
 
 
 def test_marks_that_are_text_are_the_same_grammar(up):
     words = vocabulary()
-    recipe = Recipe("structural tag", (json.dumps({"type": "const_string", "value": "a" + MARK.decode()}), SchemaOptions.of({})), frozenset(words.special_ids))
+    recipe = GrammarRecipe("structural tag", (json.dumps({"type": "const_string", "value": "a" + MARK.decode()}), SchemaOptions.of({})), frozenset(words.special_ids))
     assert walk(lambda: recipe.compile(words), 1) == walk(lambda: here(recipe, words), 1)
     assert words.tokens.index(MARK) in walk(lambda: recipe.compile(words), 1)[1]
 
@@ -133,23 +133,23 @@ def test_random_hostile_grammars_are_the_same(up):
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe("regex", "a(?=b)"),
-        Recipe("regex", "(a"),
-        Recipe("regex", 3),
-        Recipe("choices", ()),
-        Recipe("JSON schema", ('{"minimum": "x"}', SchemaOptions.of({}))),
-        Recipe("ebnf", ("root ::= missing", "auto", None, None, None)),
-        Recipe("regex", "(" * 5000 + ")" * 5000),
-        Recipe("JSON schema", ('{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}', SchemaOptions.of({}))),
-        Recipe("JSON schema", ('{"properties": {"p": {"allOf": [{"$ref": "#/properties/p"}]}}}', SchemaOptions.of({}))),
-        Recipe("structural tag", ('{"type": "json_schema", "json_schema": {"items": {"type": "string"}, "uniqueItems": true}}', SchemaOptions.of({}))),
-        Recipe("ebnf", ('start: <missing>', "lark", None, None, None)),
+        GrammarRecipe("regex", "a(?=b)"),
+        GrammarRecipe("regex", "(a"),
+        GrammarRecipe("regex", 3),
+        GrammarRecipe("choices", ()),
+        GrammarRecipe("JSON schema", ('{"minimum": "x"}', SchemaOptions.of({}))),
+        GrammarRecipe("ebnf", ("root ::= missing", "auto", None, None, None)),
+        GrammarRecipe("regex", "(" * 5000 + ")" * 5000),
+        GrammarRecipe("JSON schema", ('{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}', SchemaOptions.of({}))),
+        GrammarRecipe("JSON schema", ('{"properties": {"p": {"allOf": [{"$ref": "#/properties/p"}]}}}', SchemaOptions.of({}))),
+        GrammarRecipe("structural tag", ('{"type": "json_schema", "json_schema": {"items": {"type": "string"}, "uniqueItems": true}}', SchemaOptions.of({}))),
+        GrammarRecipe("ebnf", ('start: <missing>', "lark", None, None, None)),
     ],
     ids=str,
 )
 def test_errors_are_the_same(up, recipe):
     words = vocabulary()
-    found = [walk(lambda make=make: make(recipe, words), 0) for make in (Recipe.compile, here)]
+    found = [walk(lambda make=make: make(recipe, words), 0) for make in (GrammarRecipe.compile, here)]
     assert found[0] == found[1] and issubclass(found[0][0][0], GrammarError)
 
 
@@ -168,7 +168,7 @@ def _errors() -> list[type[BaseException]]:
 def test_every_class_of_error_of_grammars_travels_as_it_is():
     for kind in _errors():
         made = kind("what", "#/a", "hint") if issubclass(kind, UnsupportedGrammarError) else kind("what")
-        told = pickle.loads(pickle.dumps(wire.Told.of(made))).error()
+        told = pickle.loads(pickle.dumps(compile_messages.RemoteCompileError.of(made))).error()
         assert type(told) is kind and str(told) == str(made) and vars(told) == vars(made)
 
 
@@ -176,7 +176,7 @@ def test_every_class_of_error_of_grammars_travels_as_it_is():
 def test_errors_of_python_travel_as_they_are(given):
     with pytest.raises(Exception) as caught:
         eval(given)
-    told = pickle.loads(pickle.dumps(wire.Told.of(caught.value))).error()
+    told = pickle.loads(pickle.dumps(compile_messages.RemoteCompileError.of(caught.value))).error()
     assert type(told) is caught.type and str(told) == str(caught.value)
 
 
@@ -186,14 +186,14 @@ def test_an_error_of_a_class_that_cannot_be_sent_travels_as_the_class_that_it_is
 
     made = Local("word", "#/a")
     made.held = lambda: None
-    told = pickle.loads(pickle.dumps(wire.Told.of(made))).error()
+    told = pickle.loads(pickle.dumps(compile_messages.RemoteCompileError.of(made))).error()
     assert type(told) is UnsupportedGrammarError and told.where == "#/a" and str(told) == f"Local: {made}"
 
 
 def test_what_cannot_be_sent_is_compiled_here(up):
     words = vocabulary()
     with pytest.raises(GrammarError, match="a regex must be a string, not <function"):
-        Recipe("regex", lambda: "no text").compile(words)
+        GrammarRecipe("regex", lambda: "no text").compile(words)
 
 
 ONLY_HERE = sys.modules["only_here"] = ModuleType("only_here")  # it stands in no file, so that the other process has none
@@ -202,21 +202,21 @@ Name, Text = ONLY_HERE.Name, ONLY_HERE.Text
 
 
 def test_texts_of_classes_of_the_program_are_texts(up):
-    words, running = vocabulary(), standing.process()
+    words, running = vocabulary(), compile_policy.process()
     for make in (partial(compile_choices, [Name.ONE, Name.TWO]), partial(compile_regex, Text("one")), partial(compile_ebnf, Text('root ::= "one"'))):
         found = make(words)
-        assert isinstance(found.automaton.network, NetworkApart) and all(map(found.matcher().accept, b"one"))
-    assert standing.process() is running
+        assert isinstance(found.automaton.network, RemoteNetwork) and all(map(found.matcher().accept, b"one"))
+    assert compile_policy.process() is running
 
 
 def test_what_cannot_be_read_there_is_compiled_here_and_ends_nothing(up):
-    words, running = vocabulary(), standing.process()
-    found = Recipe("choices", (Text("one"), b"no text")), Recipe("regex", Text("a|b"))
+    words, running = vocabulary(), compile_policy.process()
+    found = GrammarRecipe("choices", (Text("one"), b"no text")), GrammarRecipe("regex", Text("a|b"))
     with pytest.raises(GrammarError, match="a choice must be a string, not b'no text'"):
         found[0].compile(words)
-    with pytest.raises(wire.Unsent):
-        running.ask(wire.Make(1 << 40, *found[1][:2], frozenset(), wire.NOBODY, None))
-    assert standing.process() is running and running.ended is None
+    with pytest.raises(compile_messages.RequestNotSent):
+        running.ask(compile_messages.MakeNetwork(1 << 40, *found[1][:2], frozenset(), compile_messages.NO_VOCABULARY, None))
+    assert compile_policy.process() is running and running.ended is None
 
 
 def test_a_forked_child_compiles_by_itself_and_asks_nobody(use):
@@ -234,7 +234,7 @@ def test_a_forked_child_compiles_by_itself_and_asks_nobody(use):
 
 
 def test_the_disk_cache_is_the_other_ones_too(up, tmp_path, monkeypatch):
-    recipe = Recipe("JSON schema", (json.dumps({"properties": {"kept": {"$ref": "#"}}}), SchemaOptions.of({})))
+    recipe = GrammarRecipe("JSON schema", (json.dumps({"properties": {"kept": {"$ref": "#"}}}), SchemaOptions.of({})))
     monkeypatch.setattr(sgl.grammars.compile, "WORTHWHILE", 0.0)
     set_cache_dir(tmp_path / "kept")
     try:
@@ -248,7 +248,7 @@ def test_the_disk_cache_is_the_other_ones_too(up, tmp_path, monkeypatch):
 
 
 def test_ordinary_grammars_come_whole_and_what_has_very_many_rules_bit_by_bit(up):
-    assert UNBUILT not in Recipe(*KINDS[2]).compile(vocabulary()).automaton.network.entries
+    assert UNBUILT not in GrammarRecipe(*KINDS[2]).compile(vocabulary()).automaton.network.entries
     network = LAZY.compile(vocabulary()).automaton.network
     assert UNBUILT in network.entries
     before = len(network.entries)
@@ -257,12 +257,12 @@ def test_ordinary_grammars_come_whole_and_what_has_very_many_rules_bit_by_bit(up
 
 
 def child() -> int:
-    running = standing.process()
+    running = compile_policy.process()
     assert running is not None
     return running._process.pid
 
 
-@pytest.mark.parametrize("recipe, begin, more", [(Recipe(*KINDS[2]), b'{"a": {"a', b'": {"a": {"a'), (LAZY, b'["ab', b"ab" * 50)], ids=["whole", "bit by bit"])
+@pytest.mark.parametrize("recipe, begin, more", [(GrammarRecipe(*KINDS[2]), b'{"a": {"a', b'": {"a": {"a'), (LAZY, b'["ab', b"ab" * 50)], ids=["whole", "bit by bit"])
 def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
     words = vocabulary()
     texts = [recipe.compile(words).matcher() for _ in range(2)]
@@ -270,7 +270,7 @@ def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
         assert all(text.accept(byte) for text in texts)
     before = child()
     os.kill(before, signal.SIGKILL)
-    running = standing._STATE.helper._running
+    running = compile_policy._STATE.helper._running
     while running.ended is None:
         time.sleep(0.01)
     plain = here(recipe, words).matcher()
@@ -284,23 +284,23 @@ def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
 
 
 def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
-    running = standing.process()
-    Recipe("regex", "a").compile(vocabulary())
+    running = compile_policy.process()
+    GrammarRecipe("regex", "a").compile(vocabulary())
     os.kill(running._process.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(running.ask, wire.Name(1, 0))
+        asked = pool.submit(running.ask, compile_messages.NameRule(1, 0))
         while not running._waiting:
             time.sleep(0.001)
         os.kill(running._process.pid, signal.SIGKILL)
-        with pytest.raises(helper.Died, match="was killed by SIGKILL while it worked on this one; ask again"):
+        with pytest.raises(compile_client.CompileProcessDied, match="was killed by SIGKILL while it worked on this one; ask again"):
             asked.result(60)
-    assert walk(lambda: Recipe("regex", "ab").compile(vocabulary()), 0)
-    assert standing.process() is not running and standing.told() == "in a process of their own"
+    assert walk(lambda: GrammarRecipe("regex", "ab").compile(vocabulary()), 0)
+    assert compile_policy.process() is not running and compile_policy.describe() == "in a process of their own"
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypatch, deaths):
-    told, left = sgl.grammars.compile._told, [helper.Died("it died")] * deaths
+    told, left = sgl.grammars.compile._told, [compile_client.CompileProcessDied("it died")] * deaths
 
     def dying(*asked):
         if left:
@@ -309,68 +309,68 @@ def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypat
 
     monkeypatch.setattr(sgl.grammars.compile, "_told", dying)
     if deaths == 1:
-        assert walk(lambda: Recipe("regex", "abc").compile(vocabulary()), 0)
+        assert walk(lambda: GrammarRecipe("regex", "abc").compile(vocabulary()), 0)
     else:
         with pytest.raises(GrammarLimitError, match="it died"):
-            Recipe("regex", "abc").compile(vocabulary())
+            GrammarRecipe("regex", "abc").compile(vocabulary())
     assert not left
 
 
 def test_what_takes_too_long_is_ended(use, monkeypatch):
-    words, running = vocabulary(), standing.process()
-    Recipe("regex", "a").compile(words)
+    words, running = vocabulary(), compile_policy.process()
+    GrammarRecipe("regex", "a").compile(words)
     os.kill(running._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(helper, "LONGEST", 0.05)
+    monkeypatch.setattr(compile_client, "LONGEST", 0.05)
     with pytest.raises(GrammarLimitError, match="takes more than 0 s to compile; simplify it"):
         LAZY.compile(words)
     monkeypatch.undo()
-    assert walk(lambda: Recipe("regex", "ab").compile(words), 0)
+    assert walk(lambda: GrammarRecipe("regex", "ab").compile(words), 0)
 
 
 def test_networks_that_are_dropped_are_forgotten_there(use):
     words = vocabulary()
-    running = standing.process()
-    numbers = [Recipe("regex", f"a{i}b+").compile(words).automaton.network.number for i in range(3)]
+    running = compile_policy.process()
+    numbers = [GrammarRecipe("regex", f"a{i}b+").compile(words).automaton.network.number for i in range(3)]
     words.compiled.clear()
     while len(running.dropped) < 3:
         time.sleep(0.001)
-    assert not isinstance(Recipe("regex", "x").compile(words), str)
-    assert all(isinstance(running.ask(wire.Name(number, 0)), wire.Lost) for number in numbers)
+    assert not isinstance(GrammarRecipe("regex", "x").compile(words), str)
+    assert all(isinstance(running.ask(compile_messages.NameRule(number, 0)), compile_messages.NetworkLost) for number in numbers)
 
 
 def test_what_is_held_is_bounded(monkeypatch):
     words, told = vocabulary(), []
-    server = serving.Server(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
-    make = wire.Make(1, "JSON schema", KINDS[2][1], frozenset(), wire.NOBODY, None)
-    monkeypatch.setattr(serving, "MOST_BYTES", 1 << 60)
+    server = compile_server.CompileServer(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
+    make = compile_messages.MakeNetwork(1, "JSON schema", KINDS[2][1], frozenset(), compile_messages.NO_VOCABULARY, None)
+    monkeypatch.setattr(compile_server, "MOST_BYTES", 1 << 60)
     server._serve(1, make)
-    assert isinstance(server._answers[wire.Build](wire.Build(1, 0)), wire.Grown)
-    monkeypatch.setattr(serving, "MOST_BYTES", 1)
+    assert isinstance(server._answers[compile_messages.BuildRule](compile_messages.BuildRule(1, 0)), compile_messages.NetworkGrown)
+    monkeypatch.setattr(compile_server, "MOST_BYTES", 1)
     server._serve(2, make._replace(network=2))
-    assert all(isinstance(server._answers[wire.Build](wire.Build(network, 0)), wire.Lost) for network in (1, 2))
+    assert all(isinstance(server._answers[compile_messages.BuildRule](compile_messages.BuildRule(network, 0)), compile_messages.NetworkLost) for network in (1, 2))
     assert words.bare.masks is False and len(told) == 2
 
 
 def test_it_ends_where_forgetting_does_not_help_and_nobody_waits(monkeypatch):
     ended, left = [], threading.Event()
-    server = serving.Server(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
-    monkeypatch.setattr(serving, "MOST_BYTES", 1)
-    monkeypatch.setattr(serving, "_end", lambda: ended.append(server._working) or left.set())
+    server = compile_server.CompileServer(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
+    monkeypatch.setattr(compile_server, "MOST_BYTES", 1)
+    monkeypatch.setattr(compile_server, "_end", lambda: ended.append(server._working) or left.set())
     server._working = 1
     server._make_room()
     assert not ended
     server._working = 0
-    server._begin(1, wire.Make(1, "regex", "a", frozenset(), wire.NOBODY, None))
+    server._begin(1, compile_messages.MakeNetwork(1, "regex", "a", frozenset(), compile_messages.NO_VOCABULARY, None))
     assert left.wait(30) and ended == [0]
 
 
 def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
     read, named = threading.Event(), threading.Event()
-    server = serving.Server(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
-    server._answers |= {wire.Make: lambda _: read.wait(60), wire.Name: lambda _: named.set()}
-    for number in range(serving.THREADS + 5):
-        server._begin(number, wire.Make(number, "regex", "a", frozenset(), wire.NOBODY, None))
-    server._begin(99, wire.Name(1, 0))
+    server = compile_server.CompileServer(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
+    server._answers |= {compile_messages.MakeNetwork: lambda _: read.wait(60), compile_messages.NameRule: lambda _: named.set()}
+    for number in range(compile_server.THREADS + 5):
+        server._begin(number, compile_messages.MakeNetwork(number, "regex", "a", frozenset(), compile_messages.NO_VOCABULARY, None))
+    server._begin(99, compile_messages.NameRule(1, 0))
     try:
         assert named.wait(5)
     finally:
@@ -379,46 +379,46 @@ def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
 
 def test_a_grammar_for_which_there_is_no_memory_is_refused():
     told = []
-    server = serving.Server(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
-    server._answers[wire.Name] = lambda _: [0] * (1 << 60)
-    server._serve(1, wire.Name(1, 0))
-    answer = wire.unpacked(told[0][16:])
+    server = compile_server.CompileServer(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
+    server._answers[compile_messages.NameRule] = lambda _: [0] * (1 << 60)
+    server._serve(1, compile_messages.NameRule(1, 0))
+    answer = compile_messages.unpacked(told[0][16:])
     assert isinstance(answer.error(), GrammarLimitError) and "takes more memory" in str(answer.error())
 
 
 def test_it_ends_with_its_last_use(alone):
-    first, second, other = standing.Use(True), standing.Use(True), standing.Use(False)
-    running = standing.process()
-    Recipe("regex", "ab").compile(vocabulary())
+    first, second, other = compile_policy.CompileProcessUse(True), compile_policy.CompileProcessUse(True), compile_policy.CompileProcessUse(False)
+    running = compile_policy.process()
+    GrammarRecipe("regex", "ab").compile(vocabulary())
     first.leave()
-    assert standing.process() is running and running.ended is None
+    assert compile_policy.process() is running and running.ended is None
     second.leave()  # the other one has compiled next to nothing
-    assert running._process.returncode == 0 and standing.process() is None and standing.told() == "in this process"
+    assert running._process.returncode == 0 and compile_policy.process() is None and compile_policy.describe() == "in this process"
     other.leave()
 
 
 def test_it_is_started_when_it_is_worthwhile(alone, monkeypatch):
-    use = standing.Use(False)
+    use = compile_policy.CompileProcessUse(False)
     try:
         words = vocabulary()
-        assert not isinstance(Recipe("regex", "a1").compile(words).automaton.network, NetworkApart) and standing._STATE.helper is None
-        monkeypatch.setattr(standing, "WORTHWHILE", 0.0)
-        Recipe("regex", "a2").compile(words)
-        assert standing._STATE.helper.running().ready.wait(30)
-        assert isinstance(Recipe("regex", "a3").compile(words).automaton.network, NetworkApart)
+        assert not isinstance(GrammarRecipe("regex", "a1").compile(words).automaton.network, RemoteNetwork) and compile_policy._STATE.helper is None
+        monkeypatch.setattr(compile_policy, "WORTHWHILE", 0.0)
+        GrammarRecipe("regex", "a2").compile(words)
+        assert compile_policy._STATE.helper.running().ready.wait(30)
+        assert isinstance(GrammarRecipe("regex", "a3").compile(words).automaton.network, RemoteNetwork)
     finally:
         use.leave()
 
 
 def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    use = standing.Use(True)
+    use = compile_policy.CompileProcessUse(True)
     try:
         words = vocabulary()
         for i in range(9):
-            assert walk(lambda i=i: Recipe("regex", f"a{i}").compile(words), 0)
+            assert walk(lambda i=i: GrammarRecipe("regex", f"a{i}").compile(words), 0)
             time.sleep(0.05)
-        assert "exit code 1" in standing.told() and "exit code 1" in caplog.text
+        assert "exit code 1" in compile_policy.describe() and "exit code 1" in caplog.text
     finally:
         use.leave()
 
@@ -426,7 +426,7 @@ def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monke
 LEFT_ALONE = """
 import os, signal
 from sgl.grammars import Vocabulary, compile_regex
-from sgl.grammars.apart import standing
+from sgl.grammars.compile_client import standing
 use = standing.Use(True)
 compile_regex("a", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
 if os.fork() == 0:  # it holds the other end of the pipe open, and has none itself

@@ -22,10 +22,10 @@ from sgl.grammars import (
     reasoning,
     set_cache_dir,
 )
-from sgl.grammars.cache import LruCache
-from sgl.grammars.network import disk_cache
-from sgl.grammars.network.disk_cache import DiskCache
-from sgl.grammars.network.network import Network
+from sgl.grammars.lru_cache import LruCache
+from sgl.grammars.network import grammar_disk_cache
+from sgl.grammars.network.grammar_disk_cache import GrammarDiskCache
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 
 SCHEMA = {
@@ -263,7 +263,7 @@ def test_a_file_that_others_may_write_is_not_read(folder, monkeypatch):
     COMPILED["regex"](byte_vocabulary())
     folder.chmod(0o777)
     read = []
-    monkeypatch.setattr(disk_cache, "unpack", lambda *args: read.append(args))
+    monkeypatch.setattr(grammar_disk_cache, "unpack", lambda *args: read.append(args))
     COMPILED["regex"](byte_vocabulary())
     assert not read
     folder.chmod(0o700)
@@ -272,8 +272,8 @@ def test_a_file_that_others_may_write_is_not_read(folder, monkeypatch):
 
 
 def test_the_folder_is_bounded(tmp_path):
-    network = Network(parse_regex("a{5}"))
-    cache = DiskCache(tmp_path, most_bytes=2000)
+    network = TransitionNetwork(parse_regex("a{5}"))
+    cache = GrammarDiskCache(tmp_path, most_bytes=2000)
     for i in range(20):
         assert cache.store("regex", str(i), network)
         assert sum(f.stat().st_size for f in tmp_path.iterdir()) <= 2000
@@ -292,7 +292,7 @@ def test_every_file_of_the_grammars_counts():
     with pytest.MonkeyPatch.context() as patch:
         bytes_of = Path.read_bytes
         patch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or bytes_of(file))
-        assert disk_cache._package.__wrapped__() == disk_cache._package()
+        assert grammar_disk_cache._package.__wrapped__() == grammar_disk_cache._package()
     assert {"lark_syntax.py", "builder.py", "parser.py", "lowering.py"} <= set(read)
 
 

@@ -7,7 +7,7 @@ import pytest
 from grammar_support import CORES, accepts, allowed, automaton, byte_vocabulary, many, random_vocabulary
 
 from sgl.grammars import InvalidGrammarError, compile_choices
-from sgl.grammars.choices import choices_expr
+from sgl.grammars.literal_choices import choices_expr
 
 VOCABULARY = byte_vocabulary()
 LETTERS = "abcé日😀 -"

@@ -53,17 +53,17 @@ def test_errors_print_what_the_page_says(page):
 
 
 def test_the_formats_are_those_of_the_code():
-    from sgl.grammars.structural.fields import FIELDS
+    from sgl.grammars.structural.structural_fields import FIELDS
 
     (named,) = re.findall(r"with the formats (.*?) is our own", PAGE, re.S)
     assert set(re.findall(r"`(\w+)`", named)) == set(FIELDS)
 
 
 def test_numbers_and_names_are_those_of_the_code():
-    from sgl.grammars.network import disk_cache
+    from sgl.grammars.network import grammar_disk_cache
 
-    assert f"{disk_cache.MOST_BYTES >> 20} MB" in PAGE
-    assert f"{disk_cache.WORTHWHILE * 1000:.0f} ms" in PAGE
+    assert f"{grammar_disk_cache.MOST_BYTES >> 20} MB" in PAGE
+    assert f"{grammar_disk_cache.WORTHWHILE * 1000:.0f} ms" in PAGE
     for name in re.findall(r"`(compile_\w+|reasoning|set_cache_dir|core_name|\w+Error)", PAGE):
         assert hasattr(grammars, name) or name == "ValueError"
     for name in re.findall(r"grammars\.(\w+)[(.]", PAGE):

@@ -9,12 +9,12 @@ from ebnf_support import as_lark, random_grammar
 from grammar_support import many
 
 from sgl.grammars.algebra.expr import NEVER, Alt, Call, Expr, Graph, Repeat, Seq
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.algebra.language import combine
-from sgl.grammars.ebnf.imports import Imports
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.language_operations import combine
+from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.lark_syntax import read_lark
-from sgl.grammars.ebnf.literals import string_expr
-from sgl.grammars.ebnf.source import Source
+from sgl.grammars.ebnf.grammar_literals import string_expr
+from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.regex import parse_regex
 
@@ -60,7 +60,7 @@ def _shown(expr: Expr, numbers: dict) -> object:
 
 def _read(text: str, compiled: bool) -> object:
     try:
-        table = read_lark(Source(text), Imports({"other": 'x: "x"\nX: "X"'}), compiled=compiled)
+        table = read_lark(GrammarText(text), GrammarImports({"other": 'x: "x"\nX: "X"'}), compiled=compiled)
         table.check()
     except (GrammarError, RecursionError) as error:
         return type(error), str(error)

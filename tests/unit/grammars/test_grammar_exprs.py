@@ -25,9 +25,9 @@ from sgl.grammars.algebra.expr import (
     Seq,
     Words,
 )
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.ebnf import corners, epsilon
-from sgl.grammars.ebnf.assemble import plain_size, size
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.ebnf import left_corners, epsilon_removal
+from sgl.grammars.ebnf.assemble_rules import plain_size, size
 
 pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not built")
 
@@ -101,17 +101,17 @@ def test_walks_find_what_those_of_python_find(seed):
         bodies = dict.fromkeys(rng.sample(RULES, 3), EMPTY)
         replace = {rule: _leaf(rng) for rule in chosen}.get
         sizes = {rule: rng.randrange(8) for rule in chosen}
-        assert epsilon.calls(expr) == epsilon.plain_calls(expr)
-        assert corners.left_calls(expr) == corners.plain_left_calls(expr)
-        assert epsilon.may_be_empty(expr, chosen, bodies) == epsilon.plain_may_be_empty(expr, chosen, bodies)
-        assert epsilon.may_end(expr, chosen, bodies) == epsilon.plain_may_end(expr, chosen, bodies)
-        assert _outcome(epsilon.substitute, expr, replace) == _outcome(epsilon.plain_substitute, expr, replace)
+        assert epsilon_removal.calls(expr) == epsilon_removal.plain_calls(expr)
+        assert left_corners.left_calls(expr) == left_corners.plain_left_calls(expr)
+        assert epsilon_removal.may_be_empty(expr, chosen, bodies) == epsilon_removal.plain_may_be_empty(expr, chosen, bodies)
+        assert epsilon_removal.may_end(expr, chosen, bodies) == epsilon_removal.plain_may_end(expr, chosen, bodies)
+        assert _outcome(epsilon_removal.substitute, expr, replace) == _outcome(epsilon_removal.plain_substitute, expr, replace)
         assert size(expr, sizes, 4) == plain_size(expr, sizes, 4)
 
 
 def test_what_is_unchanged_stays_the_same_object():
     expr = Seq((Call(RULES[0]), Alt((Literal(b"a"), Repeat(Call(RULES[1]), 0, None)))))
-    assert epsilon.substitute(expr, lambda rule: None) is expr
+    assert epsilon_removal.substitute(expr, lambda rule: None) is expr
     assert algebra.alt(expr, Seq(expr.items)) is expr
     assert algebra.seq() is EMPTY and algebra.seq(Literal(b"a"), NEVER) is NEVER
 
@@ -121,15 +121,15 @@ def test_errors_of_a_replacement_come_out():
         raise KeyError(rule.name)
 
     with pytest.raises(KeyError):
-        epsilon.substitute(Seq((Literal(b"a"), Alt((Call(RULES[0]), EMPTY)))), fail)
+        epsilon_removal.substitute(Seq((Literal(b"a"), Alt((Call(RULES[0]), EMPTY)))), fail)
 
 
 def test_what_nests_too_deeply_is_an_error():
     expr: Expr = Call(RULES[0])
     for _ in range(100_000):
         expr = Alt((expr, EMPTY))
-    walks = [epsilon.calls, corners.left_calls, algebra.nullable, lambda e: epsilon.may_end(e, set(), {RULES[0]: EMPTY})]
-    walks += [lambda e: epsilon.substitute(e, lambda rule: None), lambda e: size(e, {}, 4)]
+    walks = [epsilon_removal.calls, left_corners.left_calls, algebra.nullable, lambda e: epsilon_removal.may_end(e, set(), {RULES[0]: EMPTY})]
+    walks += [lambda e: epsilon_removal.substitute(e, lambda rule: None), lambda e: size(e, {}, 4)]
     for walk in walks:
         with pytest.raises(RecursionError):
             walk(expr)

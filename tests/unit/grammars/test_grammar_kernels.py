@@ -24,13 +24,13 @@ from test_grammar_regex import patterns  # noqa: E402
 
 from sgl.grammars import GrammarLimitError, Matcher, compile_json_schema, compile_regex  # noqa: E402
 from sgl.grammars.automaton.automaton import Automaton  # noqa: E402
-from sgl.grammars.automaton.twin import NEED  # noqa: E402
+from sgl.grammars.automaton.python_core import NEED  # noqa: E402
 from sgl.grammars.device import DevicePool  # noqa: E402
 from sgl.grammars.device.codes import ENDED, LANES, NO_MASK, NO_PLACE, REFUSED, UNKNOWN, UNSEEN  # noqa: E402
 from sgl.grammars.device.tokens import TokenBlocks  # noqa: E402
-from sgl.grammars.network.network import Network  # noqa: E402
+from sgl.grammars.network.transition_network import TransitionNetwork  # noqa: E402
 from sgl.grammars.regex import parse_regex  # noqa: E402
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr  # noqa: E402
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr  # noqa: E402
 
 LONG = [b"abcdefgh" * 3, "日本語".encode()]
 VOCABULARY = byte_vocabulary([*JSON_PIECES, *LONG])
@@ -84,7 +84,7 @@ def test_token_blocks_hold_every_token():
 
 @pytest.mark.parametrize("core", CORES)
 def test_exported_rows_are_the_steps(core):
-    machine = Automaton(Network(parse_regex(r"(?:ab|c\d{2})*é?")), VOCABULARY, core)
+    machine = Automaton(TransitionNetwork(parse_regex(r"(?:ab|c\d{2})*é?")), VOCABULARY, core)
     rows = explored(machine, rounds=3)
     assert rows.tolist() == [[machine.advance(s, bytes([b])) for b in range(256)] for s in range(len(rows))]
 
@@ -92,7 +92,7 @@ def test_exported_rows_are_the_steps(core):
 @pytest.mark.skipif(len(CORES) < 2, reason="the C core is not built")
 def test_exported_rows_are_those_of_the_twin():
     expr = schema_expr(TREE, SchemaOptions())
-    rows = [explored(Automaton(Network(expr), VOCABULARY, core), rounds=14) for core in CORES]
+    rows = [explored(Automaton(TransitionNetwork(expr), VOCABULARY, core), rounds=14) for core in CORES]
     assert len(rows[0]) > 20 and np.array_equal(*rows)
 
 
@@ -211,7 +211,7 @@ def test_an_ended_sequence_may_only_end_and_a_released_slot_is_free():
 
 def test_a_grammar_over_its_limit_fails_alone():
     letters = "abcdefghijklmnopqrstuvwxyz"
-    machine = Automaton(Network(parse_regex(letters)), VOCABULARY, None, 12)
+    machine = Automaton(TransitionNetwork(parse_regex(letters)), VOCABULARY, None, 12)
     good = compile_regex(letters, VOCABULARY)
     matchers = {0: Matcher(machine), 1: good.matcher()}
     pool = DevicePool(VOCABULARY, "cpu", slots=2, most_states=64, most_rows=16)

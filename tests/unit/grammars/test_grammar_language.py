@@ -10,8 +10,8 @@ from grammar_support import CORES, accepts, automaton, byte_vocabulary
 
 from sgl.grammars import GrammarLimitError, compile_json_schema
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, Literal, Words, words
-from sgl.grammars.algebra.language import combine, matches
-from sgl.grammars.algebra.lengths import clipped
+from sgl.grammars.algebra.language_operations import combine, matches
+from sgl.grammars.algebra.length_clipping import clip_lengths
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary()
@@ -95,7 +95,7 @@ def test_bounds_with_alternatives_of_several_lengths_need_no_product():
     bounded = combine([expr], (), 0, 32767)
     assert not isinstance(bounded, Graph)
     assert matches(bounded, "data:jpeg;" + "x" * 32757) and not matches(bounded, "data:jpeg;" + "x" * 32758)
-    assert clipped(parse_regex(".*a.*"), 0, 10) is None  # two repeats share the length
+    assert clip_lengths(parse_regex(".*a.*"), 0, 10) is None  # two repeats share the length
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.algebra.language import combine, matches, product
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.language_operations import combine, matches, product
 from sgl.grammars.regex import parse_regex
 
 pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not built")

@@ -34,13 +34,13 @@ from sgl.grammars.algebra.expr import (
     Words,
     seq,
 )
-from sgl.grammars.algebra.extension import extension
+from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex.unicode_classes import general_category
-from sgl.grammars.schema.ascii import ascii_only
-from sgl.grammars.schema.builder import SchemaOptions, canonical_schema, schema_expr
-from sgl.grammars.schema.json_text import FREE_TEXT, encode_chars, other_than
+from sgl.grammars.schema.ascii_only import ascii_only
+from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.json_spelling import FREE_TEXT, encode_chars, other_than
 
 BENCH = Path(__file__).parents[4] / "shared/data/jsonschemabench-dev.jsonl.gz"
 VOCABULARY = byte_vocabulary()
@@ -60,7 +60,7 @@ def _tables(network):
 
 
 def _check_equal(expr):
-    slow, fast = Network(expr, native=False), Network(expr)
+    slow, fast = TransitionNetwork(expr, native=False), TransitionNetwork(expr)
     assert slow.native is None and fast.native is not None
     (tables, rules), (found, found_rules) = _tables(slow), _tables(fast)
     assert found == tables
@@ -125,7 +125,7 @@ def test_a_class_of_characters_is_a_small_trie():
     letters = Chars(general_category("L"))
     sizes = []
     for count in (1, 2):
-        network = Network(Alt((letters, Chars(general_category("L")))[:count]))
+        network = TransitionNetwork(Alt((letters, Chars(general_category("L")))[:count]))
         network.build(0)
         sizes.append(len(network))
     assert sizes[0] < len(general_category("L")) and sizes[1] == sizes[0]
@@ -157,7 +157,7 @@ def test_schemas():
 @needs_c
 def test_what_python_reads_follows_what_is_built():
     inner = Rule("inner", lambda: Literal(b"xy"))
-    network = Network(seq(Literal(b"a"), Call(inner)))
+    network = TransitionNetwork(seq(Literal(b"a"), Call(inner)))
     assert len(network) == 0 and list(network.entries) == [-1]
     network.build(0)
     before = len(network)
@@ -190,7 +190,7 @@ def test_what_python_reads_follows_what_is_built():
 )
 def test_what_is_malformed_raises(expr, error):
     with pytest.raises(error):
-        Network(expr).build(0)
+        TransitionNetwork(expr).build(0)
 
 
 @needs_c
@@ -199,7 +199,7 @@ def test_what_is_nested_too_deeply_raises():
     for _ in range(5000):
         expr = Seq((expr,))
     with pytest.raises(RecursionError):
-        Network(expr).build(0)
+        TransitionNetwork(expr).build(0)
 
 
 @needs_c
@@ -207,7 +207,7 @@ def test_tables_are_given_back():
     """A rule that fails leaves the tables usable, and dropping networks in any state is safe."""
     flaky = Rule("flaky", lambda: 1 / 0)
     for _ in range(50):
-        network = Network(seq(Literal(b"a"), Call(flaky)))
+        network = TransitionNetwork(seq(Literal(b"a"), Call(flaky)))
         network.build(0)
         with pytest.raises(ZeroDivisionError):
             network.build(1)
@@ -314,7 +314,7 @@ def test_deep_repeats_of_repeats_make_few_nodes(core):
     expr = Literal(b"a")
     for _ in range(40):
         expr = Repeat(Seq((expr, Literal(b"b"))), 1, 3)
-    network = Network(expr)
+    network = TransitionNetwork(expr)
     machine = automaton(expr, VOCABULARY, core)
     assert machine.advance(machine.start, b"a" + b"b" * 40) >= 0
     network.build(0)

@@ -8,10 +8,10 @@ from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_b
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import Alt, Bytes, Call, Chars, Literal, Repeat, Rule, Seq, alt, seq
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.builder import schema_expr
-from sgl.grammars.schema.document import SchemaOptions
-from sgl.grammars.schema.json_text import FREE_CHAR, FREE_TEXT, QUOTE
-from sgl.grammars.tokens.families import FAMILIES, MOST_CHARS, Family
+from sgl.grammars.schema.schema_builder import schema_expr
+from sgl.grammars.schema.schema_document import SchemaOptions
+from sgl.grammars.schema.json_spelling import FREE_CHAR, FREE_TEXT, QUOTE
+from sgl.grammars.tokens.character_families import FAMILIES, MOST_CHARS, CharacterFamily
 
 SETS = [
     charset.of("abc"),
@@ -162,7 +162,7 @@ def test_one_rule_called_from_many_places_is_walked_once(core):
 def test_a_family_splits_the_tokens():
     vocabulary = byte_vocabulary([*PIECES, b"x" * (MOST_CHARS + 5)])
     for chars in FAMILIES:
-        family = Family(chars, vocabulary.tokens, vocabulary.text_ids, vocabulary.words)
+        family = CharacterFamily(chars, vocabulary.tokens, vocabulary.text_ids, vocabulary.words)
         pure = allowed(family.rows[-1].view("int32"))
         for i in vocabulary.text_ids:
             text = vocabulary.tokens[i].decode("utf-8", "replace")

@@ -19,8 +19,8 @@ from test_grammar_regex import patterns
 
 from sgl.grammars import core_name
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.builder import schema_expr
-from sgl.grammars.schema.document import SchemaOptions
+from sgl.grammars.schema.schema_builder import schema_expr
+from sgl.grammars.schema.schema_document import SchemaOptions
 
 SCHEMAS = [
     {"type": "string"},

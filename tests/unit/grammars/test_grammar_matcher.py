@@ -19,9 +19,9 @@ from sgl.grammars import (
     compile_regex,
     core_name,
 )
-from sgl.grammars.automaton import distance, native
+from sgl.grammars.automaton import shortest_completion, native_core
 from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.network.network import Network
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)
@@ -196,7 +196,7 @@ def test_the_way_through_a_long_chain_of_rules(length, order):
 
 
 def test_ways_that_take_too_long_to_find_are_given_up(monkeypatch):
-    monkeypatch.setattr(distance, "MOST_VISITS", 10_000)
+    monkeypatch.setattr(shortest_completion, "MOST_VISITS", 10_000)
     matcher = compile_json_schema(_chain(200, list(range(200))), VOCABULARY).matcher()
     with pytest.raises(GrammarLimitError, match="visits"):
         matcher.shortest_end()
@@ -233,7 +233,7 @@ def test_grammars_are_cached_per_vocabulary():
 
 def test_threads_that_come_first_share_the_vocabularys_tables(monkeypatch):
     made, together = [], threading.Barrier(6)
-    make = native._Vocabulary.of
+    make = native_core._Vocabulary.of
 
     def slowly(vocabulary):
         time.sleep(0.05)
@@ -244,7 +244,7 @@ def test_threads_that_come_first_share_the_vocabularys_tables(monkeypatch):
         together.wait(10)
         compile_regex(f"a{{{number}}}b*", vocabulary).matcher().mask()
 
-    monkeypatch.setattr(native._Vocabulary, "of", slowly)
+    monkeypatch.setattr(native_core._Vocabulary, "of", slowly)
     vocabulary = byte_vocabulary(JSON_PIECES)
     threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
     for thread in threads:
@@ -286,7 +286,7 @@ def test_a_crowded_automaton_is_replaced_for_new_matchers():
 
 
 def test_a_cap_on_states_is_an_error():
-    machine = Automaton(Network(parse_regex("[a-z]{0,3000}")), byte_vocabulary(), limit=50)
+    machine = Automaton(TransitionNetwork(parse_regex("[a-z]{0,3000}")), byte_vocabulary(), limit=50)
     with pytest.raises(GrammarLimitError, match="states"):
         machine.advance(machine.start, b"a" * 100)
 

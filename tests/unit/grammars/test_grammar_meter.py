@@ -6,9 +6,9 @@ import pytest
 from grammar_support import CORES, byte_vocabulary
 
 from sgl.grammars import Grammar, compile_json_schema, fill_masks
-from sgl.grammars.automaton.meter import Meter, Unfinished, metered
+from sgl.grammars.automaton.work_budget import WorkBudget, WorkUnfinished, metered
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
 VOCABULARY = byte_vocabulary()
 TEXTS = [("([ab]{1,40}c?){2,90}d", b"ababcab"), ("(x[0-9]{2,5}|y)*z", b"x123y"), (".{3,200}!", "né!".encode())]
@@ -20,7 +20,7 @@ def made(pattern, core):
 
 def growing(stops):
     """A walk of what is known is work too: a slice must be longer than that."""
-    return Meter(10 + 20 * stops, hasty=False)
+    return WorkBudget(10 + 20 * stops, hasty=False)
 
 
 def again(work, meter_of):
@@ -30,7 +30,7 @@ def again(work, meter_of):
         try:
             with metered(meter_of(stops)):
                 return work(), stops
-        except Unfinished:
+        except WorkUnfinished:
             stops += 1
             assert stops < 20_000
 
@@ -51,7 +51,7 @@ def test_what_stops_goes_on(core, pattern, text):
 def test_who_is_hasty_builds_no_rule_and_waits_for_nobody():
     matcher = compile_json_schema({"properties": {"a": {"type": "array"}}, "required": ["a"]}, VOCABULARY).matcher()
     text = b'{"a": ['
-    with metered(Meter(10**9, hasty=True)), pytest.raises(Unfinished):
+    with metered(WorkBudget(10**9, hasty=True)), pytest.raises(WorkUnfinished):
         for byte in text:
             matcher.accept(byte)
     matcher.mask()
@@ -66,9 +66,9 @@ def test_who_is_hasty_builds_no_rule_and_waits_for_nobody():
     holder.start()
     taken.wait(10)
     fresh = matcher.copy()
-    with metered(Meter(10**9, hasty=True)):
+    with metered(WorkBudget(10**9, hasty=True)):
         found = fill_masks([matcher, fresh, None])
-        with pytest.raises(Unfinished):
+        with pytest.raises(WorkUnfinished):
             fresh.accept(ord("{")) and fresh.accept(ord(" "))
     done.set()
     holder.join()
@@ -77,9 +77,9 @@ def test_who_is_hasty_builds_no_rule_and_waits_for_nobody():
 
 def test_a_batch_shares_what_is_left():
     matchers = [made(pattern, "C") for pattern, _ in TEXTS]
-    with metered(meter := Meter(40, hasty=True)):
+    with metered(meter := WorkBudget(40, hasty=True)):
         found = fill_masks(matchers)
-    assert any(isinstance(each, Unfinished) for each in found) and meter.spent > 40
+    assert any(isinstance(each, WorkUnfinished) for each in found) and meter.spent > 40
     assert all((a == b).all() for a, b in zip(fill_masks(matchers), [made(pattern, "C").mask() for pattern, _ in TEXTS], strict=True))
 
 
@@ -93,10 +93,10 @@ def test_what_cannot_go_on_rests_between_slices(core):
         return 2000
 
     for byte in b"[1, 2, 1":
-        rows = [matchers[0].mask(), again(matchers[1].mask, lambda _: Meter(2000, False, 10**9, rest))[0]]
+        rows = [matchers[0].mask(), again(matchers[1].mask, lambda _: WorkBudget(2000, False, 10**9, rest))[0]]
         assert (rows[0] == rows[1]).all()
         for matcher in matchers:
             matcher.accept(byte)
     assert rests
-    with pytest.raises(Unfinished), metered(Meter(2000, False, 4000, rest)):
+    with pytest.raises(WorkUnfinished), metered(WorkBudget(2000, False, 4000, rest)):
         matchers[1].mask()

@@ -8,7 +8,7 @@ import pytest
 
 from sgl.grammars import UnsupportedGrammarError, Vocabulary, compile_json_schema, compile_structural, explain
 from sgl.grammars.compile import Grammar
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
 LONG = [b'","', b'", "', b'":', b'": "', b'a"', b"ab", b'{"', b'"}', b'}, "', b"1}", b'": {"a', b"true", b"[{", "é".encode()]
 VOCABULARY = Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b"<eos>", *LONG], [256])

@@ -9,7 +9,7 @@ import pytest
 from grammar_walks import BYTES, accepts, walk
 
 from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError, compile_json_schema, compile_structural
-from sgl.grammars.structural.styles import STYLES
+from sgl.grammars.structural.parameter_styles import STYLES
 
 SCHEMA = {
     "type": "object",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sgl.grammars import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError, compile_regex
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.regex.plain_text import marked
+from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 
 VOCABULARY = byte_vocabulary()
 ALPHABET = "abcé😀\n0"
@@ -94,7 +94,7 @@ def test_masks_of_random_patterns_are_those_of_brute_force(pattern, candidates, 
     rng = random.Random(seed)
     vocabulary = random_vocabulary(rng, [*candidates, 'x" \\\n\x01日', "plain text, all of it"])
     try:
-        source = marked(parse_regex(pattern))
+        source = mark_plain_text_classes(parse_regex(pattern))
     except InvalidGrammarError:
         return
     machines = [automaton(source, vocabulary, core) for core in CORES]

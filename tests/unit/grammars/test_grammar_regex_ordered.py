@@ -13,7 +13,7 @@ from grammar_support import CORES, automaton, byte_vocabulary, many
 from sgl.grammars import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.algebra.expr import NEVER
 from sgl.grammars.regex import parse_ordered
-from sgl.grammars.regex.ordered import matched_texts
+from sgl.grammars.regex.ordered_matching import matched_texts
 
 VOCABULARY = byte_vocabulary()
 TEXTS = ["".join(letters) for size in range(7) for letters in product('a"\\', repeat=size)]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sgl.grammars.algebra.expr import EMPTY, Call, Joined, Literal, Part, Rule, alt, repeat, seq, words
 from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.network import Network
-from sgl.grammars.schema.productive import unproductive
+from sgl.grammars.network.transition_network import TransitionNetwork
+from sgl.grammars.schema.unproductive_rules import unproductive_rules
 
 VOCABULARY = byte_vocabulary([b"ab", b"a,", b",b", b",a,", b"]]"])
 LONGEST = 6
@@ -290,18 +290,18 @@ def test_lists_that_cannot_end_are_unproductive():
     crowded = Rule("crowded", lambda: Joined(tuple(Part(Literal(x), True) for x in (b"a", b"b")), None, EMPTY, 0, 1))
     looped = Rule("looped", lambda: Joined((Part(Call(looped), True),), None, EMPTY, ordered=False))
     fine = Rule("fine", lambda: Joined((Part(Call(looped), False),), Literal(b"a"), EMPTY, 2, ordered=False))
-    assert unproductive([crowded, looped, fine]) == {crowded, looped}
+    assert unproductive_rules([crowded, looped, fine]) == {crowded, looped}
 
 
 def test_a_list_that_nothing_satisfies_is_dead():
-    network = Network(alt(_keys(3, required=2, most=1), Literal(b"x")))
+    network = TransitionNetwork(alt(_keys(3, required=2, most=1), Literal(b"x")))
     network.build(0)
     assert len(network) < 10
 
 
 def _rooms(core, limit):
     """How many states an automaton makes of a long counted text before it gives up."""
-    machine = Automaton(Network(repeat(Literal(b"ab"), 1, 10_000)), VOCABULARY, core, limit)
+    machine = Automaton(TransitionNetwork(repeat(Literal(b"ab"), 1, 10_000)), VOCABULARY, core, limit)
     with pytest.raises(GrammarLimitError):
         machine.advance(machine.start, b"ab" * 5000)
     return machine.core.size()

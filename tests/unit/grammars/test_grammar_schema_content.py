@@ -11,7 +11,7 @@ import pytest
 from grammar_support import CORES, accepts, byte_vocabulary, many, walk
 
 from sgl.grammars import Grammar, UnsupportedGrammarError, compile_json_schema, explain
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
 VOCABULARY = byte_vocabulary([b'{"', b'\\"', b'": ', b"AA", b"==", b"\\\\"])
 CODES = {

@@ -9,11 +9,11 @@ from grammar_support import CORES, accepts, allowed, byte_vocabulary, many, toke
 from pydantic import BaseModel, HttpUrl
 
 from sgl.grammars import Grammar, InvalidGrammarError, compile_json_schema
-from sgl.grammars.algebra.counted import CountedTexts
+from sgl.grammars.algebra.counted_texts import CountedTexts
 from sgl.grammars.algebra.expr import NEVER, Chars
-from sgl.grammars.algebra.language import determined, matches
+from sgl.grammars.algebra.language_operations import determined, matches
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.formats import format_expr, generated
+from sgl.grammars.schema.string_formats import format_expr, generated
 
 VOCABULARY = byte_vocabulary([b"http", b"://", b"example.org", b"ab", b"aab", b"2020-", b'a"', b'"}'])
 SAMPLES = {

@@ -13,7 +13,7 @@ from sgl.grammars import (
     compile_json_schema,
     explain,
 )
-from sgl.grammars.schema.weaken import without
+from sgl.grammars.schema.ignored_keywords import without
 
 VOCABULARY = byte_vocabulary()
 CASES = json.loads((Path(__file__).parent / "data" / "json_schema_cases.json").read_text())

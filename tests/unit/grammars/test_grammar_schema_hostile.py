@@ -7,7 +7,7 @@ import pytest
 from grammar_support import accepts, byte_vocabulary
 
 from sgl.grammars import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError, compile_json_schema
-from sgl.grammars.automaton import distance
+from sgl.grammars.automaton import shortest_completion
 
 VOCABULARY = byte_vocabulary()
 MALFORMED = [
@@ -76,7 +76,7 @@ def test_required_properties_in_order_may_be_more():
 
 
 def test_ends_of_grammars_that_are_too_large_are_given_up(monkeypatch):
-    monkeypatch.setattr(distance, "MOST_NODES", 1000)
+    monkeypatch.setattr(shortest_completion, "MOST_NODES", 1000)
     matcher = compile_json_schema(_wide(500), VOCABULARY).matcher()
     with pytest.raises(GrammarLimitError, match="more than 1000"):
         matcher.shortest_end()

@@ -15,12 +15,12 @@ from grammar_support import CORES, JSON_PIECES, accepts, automaton, byte_vocabul
 from typing_extensions import TypedDict
 
 from sgl.grammars import GrammarError, InvalidGrammarError, compile_json_schema
-from sgl.grammars.schema.builder import schema_expr
-from sgl.grammars.schema.explain import explain
-from sgl.grammars.schema.formats import ENFORCED
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.schema.source import canonical_schema
-from sgl.grammars.schema.weaken import weakened
+from sgl.grammars.schema.schema_builder import schema_expr
+from sgl.grammars.schema.explain_schema import explain
+from sgl.grammars.schema.string_formats import ENFORCED
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.schema_source import canonical_schema
+from sgl.grammars.schema.ignored_keywords import weakened
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)
 FORMATS = json.loads((Path(__file__).parent / "data" / "json_schema_formats.json").read_text())

@@ -19,7 +19,7 @@ from sgl.grammars import (
     UnsupportedGrammarError,
     compile_json_schema,
 )
-from sgl.grammars.algebra.language import combine, matches, texts
+from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.regex import parse_regex
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.grammars import InvalidGrammarError
-from sgl.grammars.schema import builder
-from sgl.grammars.schema.builder import schema_expr
-from sgl.grammars.schema.options import SchemaOptions
-from sgl.grammars.schema.simple import SimpleSchemas
+from sgl.grammars.schema import schema_builder
+from sgl.grammars.schema.schema_builder import schema_expr
+from sgl.grammars.schema.schema_options import SchemaOptions
+from sgl.grammars.schema.simple_schemas import SimpleSchemas
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)
 NAMES = ["a", "ab", 'q"/~', "né", "$ref"]
@@ -97,7 +97,7 @@ def test_both_ways_give_the_same_masks(schema, open_objects, order, seed):
 @pytest.mark.parametrize("name", ["node", "list"])
 def test_the_short_way_is_taken(name):
     """Where no place is left to the long way, the resolver is never asked."""
-    with mock.patch("sgl.grammars.schema.resolver.Resolver.shapes", side_effect=AssertionError("the long way")):
+    with mock.patch("sgl.grammars.schema.schema_resolver.SchemaResolver.shapes", side_effect=AssertionError("the long way")):
         schema_expr({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}, SchemaOptions())
         with no_short_way(), pytest.raises(AssertionError, match="the long way"):
             schema_expr({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}, SchemaOptions())
@@ -106,12 +106,12 @@ def test_the_short_way_is_taken(name):
 def test_what_builds_a_schema_ends_with_it(monkeypatch):
     made = []
 
-    class Watched(builder.Resolver):
+    class Watched(schema_builder.SchemaResolver):
         def __init__(self, *args):
             super().__init__(*args)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr(builder, "Resolver", Watched)
+    monkeypatch.setattr(schema_builder, "SchemaResolver", Watched)
     gc.collect()
     gc.disable()
     try:

@@ -20,16 +20,16 @@ from sgl.grammars.algebra.expr import (
     alt,
     seq,
 )
-from sgl.grammars.algebra.extension import extension
-from sgl.grammars.algebra.language import combine
-from sgl.grammars.network.network import Network
+from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.language_operations import combine
+from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 
 pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not built")
 
 
 def lowered(expr):
-    network = Network(expr)
+    network = TransitionNetwork(expr)
     network.build(network.rule_id(Rule("all", lambda: expr)))
     return expr
 
@@ -51,7 +51,7 @@ def test_rules_that_call_themselves_are_collected():
     def make() -> None:
         rule = Rule("nested", lambda: alt(seq(Literal(b"("), Call(rule), Literal(b")")), Literal(b"")))
         call = Call(rule)
-        network = Network(call)
+        network = TransitionNetwork(call)
         for each in (Rule("all", lambda: call), rule):
             network.build(network.rule_id(each))
         assert gc.is_tracked(call)

@@ -18,10 +18,10 @@ from sgl.grammars import (
 )
 from sgl.grammars.algebra.expr import PLAIN_ALWAYS, Literal
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.builder import SchemaOptions
-from sgl.grammars.structural.format import format_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions
+from sgl.grammars.structural.structural_format import format_expr
 from sgl.grammars.structural.free_text import until
-from sgl.grammars.structural.tags import structural_expr, tag
+from sgl.grammars.structural.structural_tags import structural_expr, tag
 
 VOCABULARY = byte_vocabulary([b"<tool", b"_call>", b"</", b'{"', b"call me", b" a", b"</tool_call>", b"ab<"])
 

@@ -8,8 +8,8 @@ import pytest
 from grammar_support import CORES, many
 
 from sgl.grammars import Grammar, Vocabulary, compile_structural
-from sgl.grammars.schema.builder import SchemaOptions
-from sgl.grammars.structural.format import format_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions
+from sgl.grammars.structural.structural_format import format_expr
 
 TOKENS = [b"a", b"b", b"ab", b"<s>", b"<t>", b"<u>", b"<eos>"]
 END, SPECIAL = 6, (3, 4, 5)

@@ -17,10 +17,10 @@ from sgl.grammars import (
     compile_ebnf,
     compile_structural,
 )
-from sgl.grammars.algebra.marks import TOKEN
+from sgl.grammars.algebra.byte_marks import TOKEN
 from sgl.grammars.ebnf import NoVocabularyError, ebnf_expr
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.disk_cache import set_cache_dir
+from sgl.grammars.network.grammar_disk_cache import set_cache_dir
 
 TOKENS = [b"a", b"b", b"ab", b"ba", b"bab", b"<|s|>", b"<|t|>", b"", bytes([TOKEN]), b"a" + bytes([TOKEN]), b"<|e|>", b"<|end|>"]
 ENDS = (10, 11)

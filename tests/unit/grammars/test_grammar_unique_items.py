@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sgl.grammars import UnsupportedGrammarError, Vocabulary, compile_json_schema
-from sgl.grammars.automaton.texts import Texts
+from sgl.grammars.automaton.distinct_items_states import DistinctItemsStates
 from sgl.grammars.compile import Grammar
-from sgl.grammars.schema.builder import SchemaOptions, schema_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
 LONG = [b'","', b'", "', b'",', b'a"', b"ab", b"1,", b"], [", b'"}, {', b'"]', b"true", b"true, t", b'","a"', b"[[", b"1]", b'0"', b'\\"', "é".encode()]
 VOCABULARY = Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b"<eos>", *LONG], [256])
@@ -121,8 +121,8 @@ def test_a_value_that_can_become_nothing_new_is_not_begun():
 
 @pytest.mark.parametrize("text", ['[{"a": 1, "b": 2}, {"b": 2, "a": 1.5}]', '[{"é": ["é", "e"]}, {"é": ["é", "e", 1]}, "é", "éa"]'])
 def test_a_mask_looks_at_few_texts(monkeypatch, text):
-    steps, step = [], Texts.step
-    monkeypatch.setattr(Texts, "step", lambda *given: steps.append(1) or step(*given))
+    steps, step = [], DistinctItemsStates.step
+    monkeypatch.setattr(DistinctItemsStates, "step", lambda *given: steps.append(1) or step(*given))
     matcher = compile_json_schema({"uniqueItems": True}, VOCABULARY, order="any", digits=39).matcher()
     for byte in text.encode():
         steps.clear()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_grammar_schema_oracle import schemas
 
-from sgl.grammars.schema.value_types import ALL_TYPES, member_types, type_of
+from sgl.grammars.schema.member_types import ALL_TYPES, member_types, type_of
 
 jsonschema = pytest.importorskip("jsonschema")
 VALUES = [None, True, False, 0, 12, -3, 12.0, 0.5, -1.25, "", "a", "12", "null", [], [12], {}, {"a": 12}, {"z": None}]
@@ -87,14 +87,14 @@ def test_the_work_is_bounded(monkeypatch):
     branches = [{"properties": {f"k{i}": STRING, "k": {"enum": [i, i + 1]}}} for i in range(120)]
     for heavy in ({"oneOf": branches}, {"not": {"anyOf": branches}}, {"allOf": [{"anyOf": branches[:60]}, {"anyOf": branches[60:]}]}):
         counted = []
-        monkeypatch.setattr("sgl.grammars.schema.shapes.Shape.meet", _counting(counted))
+        monkeypatch.setattr("sgl.grammars.schema.schema_shapes.SchemaShape.meet", _counting(counted))
         assert member_types(json.loads(json.dumps({"properties": {"p": STRING}, **heavy})), "p") == {"string"}
         monkeypatch.undo()
         assert len(counted) < 10_000
 
 
 def _counting(counted):
-    from sgl.grammars.schema.shapes import Shape
+    from sgl.grammars.schema.schema_shapes import SchemaShape
 
-    meet = Shape.meet
+    meet = SchemaShape.meet
     return lambda *given: counted.append(1) or meet(*given)

@@ -6,34 +6,42 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Event, Said, Step, Thought
-from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.dialects import (
+    ArgumentsDelta,
+    ToolCallStart,
+    ToolCallEnd,
+    Event,
+    ContentDelta,
+    DialectStep,
+    ReasoningDelta,
+)
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 
-from ..openai_answers import Json, finish_reason
-from .moves import Move, joined
-from .plan import Plan
-from .reading import Plain
-from .rows import RowChooser
+from ..openai_common.openai_response_fields import Json, finish_reason
+from .generation_steps import GenerationStep, joined
+from .chat_plan import ChatPlan
+from .chat_readers import PlainTextReader
+from .visible_logprobs import ChoiceLogprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class ChoiceFinished:
     """The sample has ended. finish: `stop`, `length`, or `tool_calls` where there are some and nothing cut them off."""
 
     finish: str
 
 
-class Told(NamedTuple):
+class ContentChunk(NamedTuple):
     """A piece of the message. rows: OpenAI's log-probabilities of its text, None where they are not wanted.
 
-    Calls that begin have an id. With `Over` come the rows of text that no piece took along.
+    Calls that begin have an id. With `ChoiceFinished` come the rows of text that no piece took along.
     """
 
-    event: Event | Over
+    event: Event | ChoiceFinished
     rows: Json | None = None
 
 
-class Called:
+class ToolCallChunk:
     """A call of the message, its arguments as JSON text; `complete`: they came to their end."""
 
     def __init__(self, id: str, name: str) -> None:
@@ -45,38 +53,38 @@ class Called:
         return "".join(self.pieces)
 
 
-class Sample:
+class ChatChoiceReader:
     """Takes the chunks of one sample and tells what becomes of them; knows what the sample does next.
 
     calls: those of the message so far, in order.
     """
 
-    def __init__(self, plan: Plan, prompt: str) -> None:
+    def __init__(self, plan: ChatPlan, prompt: str) -> None:
         self._plan = plan
         first = plan.begin(prompt)
-        self._step: Step | None = first  # None: the sample has ended
+        self._step: DialectStep | None = first  # None: the sample has ended
         self._made: list[Generation] = []
         self._reader = plan.readers.reader(prompt)
         self._early = self._reader.feed(first.prefix)
-        self.plain = isinstance(self._reader, Plain)  # all that is written is text
-        self._rows = RowChooser(plan.work.engine.tokenizer, plan.params, self.plain)
+        self.plain = isinstance(self._reader, PlainTextReader)  # all that is written is text
+        self._rows = ChoiceLogprobs(plan.work.engine.tokenizer, plan.params, self.plain)
         self._whole = True  # no call broke off
         self._said: list[str] = []
         self._thought: list[str] = []
-        self.calls: list[Called] = []
+        self.calls: list[ToolCallChunk] = []
 
-    def take(self, chunk: Chunk) -> list[Told]:
+    def take(self, chunk: Chunk) -> list[ContentChunk]:
         """What the next chunk tells; at last that the sample is over."""
         self._rows.add(chunk)
         if self.plain and chunk.generation is None and not self._early:  # the way of nearly all chunks
-            return [self._write(Said(chunk.text))] if chunk.text else []
+            return [self._write(ContentDelta(chunk.text))] if chunk.text else []
         events, self._early = [*self._early, *self._reader.feed(chunk.text)], []
         if chunk.generation is not None:
             events += self._finished(chunk.generation)
         told = [self._write(event) for event in events]
-        return told if self._step is not None else [*told, Told(Over(self.finish), self._rows.left())]
+        return told if self._step is not None else [*told, ContentChunk(ChoiceFinished(self.finish), self._rows.left())]
 
-    async def go_on(self) -> Move | None:
+    async def go_on(self) -> GenerationStep | None:
         """The sample's next move, once one has finished; None: it has ended."""
         if self._step is None:
             return None
@@ -97,7 +105,7 @@ class Sample:
 
     @property
     def finish(self) -> str:
-        """As `Over` has it; of a sample that has made something."""
+        """As `ChoiceFinished` has it; of a sample that has made something."""
         why = finish_reason(self._made[-1])
         return "tool_calls" if why == "stop" and self._whole and self.calls else why
 
@@ -113,27 +121,27 @@ class Sample:
         assert self._step is not None
         self._made.append(made)
         cut = finish_reason(made) == "length"
-        kept = self._reader.feed(self._plan.kept_stop(self._step, made))
+        kept = self._reader.feed(self._plan.included_stop(self._step, made))
         self._step = None if cut else self._step.then(made.text + self._plan.stop_of(self._step, made))
         return kept + (self._reader.feed("", last=True) if self._step is None else self._reader.feed(self._step.prefix))
 
-    def _write(self, event: Event) -> Told:
+    def _write(self, event: Event) -> ContentChunk:
         """Put the piece to the message."""
         match event:
-            case Said(text):
+            case ContentDelta(text):
                 self._said.append(text)
-                return Told(event, self._rows.of_said(text))
-            case Thought(text):
+                return ContentChunk(event, self._rows.take_visible(text))
+            case ReasoningDelta(text):
                 self._rows.pass_over(text)
                 self._thought.append(text)
-            case CallBegun(index, _, name):
+            case ToolCallStart(index, _, name):
                 self._rows.pass_over(name)
-                event = CallBegun(index, f"call_{uuid.uuid4().hex[:24]}", name)
-                self.calls.append(Called(event.id, name))
-            case Arguments(index, text):
+                event = ToolCallStart(index, f"call_{uuid.uuid4().hex[:24]}", name)
+                self.calls.append(ToolCallChunk(event.id, name))
+            case ArgumentsDelta(index, text):
                 self._rows.pass_over(text)
                 self.calls[index].pieces.append(text)
-            case CallEnded(index, complete):
+            case ToolCallEnd(index, complete):
                 self.calls[index].complete = complete
                 self._whole = self._whole and complete
-        return Told(event)
+        return ContentChunk(event)

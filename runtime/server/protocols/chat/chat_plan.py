@@ -8,43 +8,43 @@ from dataclasses import replace
 from typing import Any
 
 from sgl.grammars import GrammarError
-from sgl.runtime.dialects import Dialect, Step, Tool, tool_of
+from sgl.runtime.dialects import Dialect, DialectStep, Tool, tool_of
 from sgl.runtime.dialects.dialect import FREE
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.ops import Generation
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.sequence_ops import Generation
 
-from ..compiling import ANY_JSON
-from ..errors import RequestError
-from ..native_requests import split_stops
-from ..openai_types import Kind
-from ..openai_work import Work
-from .moves import NOTHING, Choice, Move
-from .reading import Readers
-from .types import ChatRequest
+from ...grammar_compiler import ANY_JSON
+from ...http.http_errors import RequestError
+from ..native.generate_request_reader import split_stops
+from ..openai_common.openai_request_types import Kind
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from .generation_steps import NOTHING, SelectedChoice, GenerationStep
+from .chat_readers import ChatReaders
+from .chat_types import ChatRequest
 
 CHOICES = "choices"
 
 
-def _is_open(step: Step) -> bool:
+def _is_open(step: DialectStep) -> bool:
     """Whether a request's own constraint can shape the text of the step."""
     return step.free and step.constraint is None and not step.stop
 
 
-class Plan:
+class ChatPlan:
     """The way of every sample of one request, from the first step on.
 
     Steps that hold free text keep to what the request asks of texts: its stops, its least number of tokens, its
     constraint where the dialect has none. A call that the token limit cuts stays as it is written: nobody invents arguments.
     """
 
-    def __init__(self, work: Work, body: ChatRequest, params: SamplingParams) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: ChatRequest, params: SamplingParams) -> None:
         self.work, self.body = work, body
         self.dialect: Dialect = work.dialect
         bounds = (params.max_tokens, work.settings.max_new_tokens or None)
         self._most = min((bound for bound in bounds if bound is not None), default=None)  # None: up to the context
         self.tools = tools_of(body)
-        self.readers = Readers(work, body, self.tools)
+        self.readers = ChatReaders(work, body, self.tools)
         self.params = self.readers.visible(params)
         self.first = FREE
         self._grammar: Any = None
@@ -63,36 +63,36 @@ class Plan:
         for step in steps:
             await self._compiled(step)
 
-    def begin(self, prompt: str) -> Step:
+    def begin(self, prompt: str) -> DialectStep:
         """The first step behind this prompt. A thought is ended before anything is constrained, and the request's stops do not end it."""
         bound = self._grammar is not None or self.first.constraint is not None or bool(self.first.stop)
         own = self.params
         stops = bool(own.stop or own.stop_token_ids or own.stop_regex)
-        return self.readers.around_thought(self.first, prompt, bound, stops and self._grammar is None)
+        return self.readers.with_reasoning_step(self.first, prompt, bound, stops and self._grammar is None)
 
-    async def move(self, step: Step, used: int) -> Move:
+    async def move(self, step: DialectStep, used: int) -> GenerationStep:
         """The move of a step for which `used` tokens of the limit are gone."""
         encode = self.work.engine.tokenizer.encode
         prefix = encode(step.prefix) if step.prefix else NOTHING
         if step.constraint is not None and step.constraint[0] == CHOICES:
-            choices = tuple(Choice(text, encode(text)) for text in step.constraint[1])
-            return Move(self._limited(step, used), None, prefix, choices)
-        return Move(self._limited(step, used), await self._compiled(step), prefix)
+            choices = tuple(SelectedChoice(text, encode(text)) for text in step.constraint[1])
+            return GenerationStep(self._limited(step, used), None, prefix, choices)
+        return GenerationStep(self._limited(step, used), await self._compiled(step), prefix)
 
-    def stop_of(self, step: Step, made: Generation) -> str:
+    def stop_of(self, step: DialectStep, made: Generation) -> str:
         """The one of the step's own stops that ended it; else empty."""
         matched = made.finish_reason.get("matched")
         token_id = self.work.engine.tokenizer.token_id
         return next((stop for stop in step.stop if matched is not None and matched in (stop, token_id(stop))), "")
 
-    def kept_stop(self, step: Step, made: Generation) -> str:
+    def included_stop(self, step: DialectStep, made: Generation) -> str:
         """The request's stop that ended a step with stops of its own, where it is to stay in the text; else empty."""
         matched = made.finish_reason.get("matched")
         return matched if self.params.keep_stop and step.free and step.stop and matched in self.params.stop else ""
 
     # inside
 
-    def _plan(self, choice: str) -> Step:
+    def _plan(self, choice: str) -> DialectStep:
         try:
             allowed = self.body.allowed
             tools = [tool for tool in self.tools if allowed is None or tool.name in allowed]
@@ -100,7 +100,7 @@ class Plan:
         except ConfigError as error:
             raise RequestError(str(error), param="tools") from error
 
-    def _or_text(self, step: Step) -> Step:
+    def _or_text(self, step: DialectStep) -> DialectStep:
         """The step whose text is calls or keeps to what the request asks of texts. Raises RequestError where none can be."""
         kind, source, field = self.body.constraints()[0]
         calls = self._plan("required")
@@ -109,7 +109,7 @@ class Plan:
         either = {"type": "or", "elements": [_as_format(kind, source), json.loads(calls.constraint[1])["format"]]}
         return step._replace(constraint=("structural_tag", json.dumps({"type": "structural_tag", "format": either})))
 
-    def _reachable(self, step: Step) -> Iterator[Step]:
+    def _reachable(self, step: DialectStep) -> Iterator[DialectStep]:
         """The step, and those that its choices lead to."""
         yield step
         if step.constraint is not None and step.constraint[0] == CHOICES:
@@ -118,7 +118,7 @@ class Plan:
                 if following is not None:
                     yield from self._reachable(following)
 
-    async def _compiled(self, step: Step) -> Any:
+    async def _compiled(self, step: DialectStep) -> Any:
         if step.constraint is None:
             return self._grammar if _is_open(step) else None
         kind: Any = step.constraint[0]
@@ -137,7 +137,7 @@ class Plan:
         except GrammarError as error:
             raise RequestError(f"{tool.name}: {error}", f"tools.{place}.function.parameters", "invalid_grammar") from error
 
-    def _limited(self, step: Step, used: int) -> SamplingParams:
+    def _limited(self, step: DialectStep, used: int) -> SamplingParams:
         """The request's parameters for one step."""
         left, own = None if self._most is None else max(0, self._most - used), self.params
         if not step.free:

@@ -9,16 +9,16 @@ from typing import Any
 
 from sgl.runtime.dialects import Dialect, Tool, tool_of
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.quoting import Quotation
-from sgl.runtime.text.template_messages import with_contents, with_roles
-from sgl.runtime.text.template_traits import Traits
+from sgl.runtime.text.chat_templates.special_token_quoting import QuotedConversation
+from sgl.runtime.text.chat_templates.template_messages import with_contents, with_roles
+from sgl.runtime.text.chat_templates.template_traits import TemplateTraits
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ..bridge import LONG_TEXT
-from ..errors import RequestError
-from .moves import ChatPrompt
-from .template_variables import variables_of
-from .types import ChatRequest
+from ...engine_bridge import LONG_TEXT
+from ...http.http_errors import RequestError
+from .generation_steps import ChatPrompt
+from .template_variables import template_variables_of
+from .chat_types import ChatRequest
 
 MARK = "\ue000\ue001"  # private use: where the text that goes on ends; what the template puts behind is cut off
 END = MARK + " "  # a template that trims takes the space
@@ -27,7 +27,7 @@ Check = Callable[[str], None]  # raises for a text that is too long to be made t
 A_TURN = 40  # characters that a message takes as long as
 
 
-async def prompt_of(
+async def build_chat_prompt(
     tokenizer: Tokenizer, body: ChatRequest, dialect: Dialect, tools: Sequence[Tool], check: Check | None = None
 ) -> ChatPrompt:
     """`conversation`, of long ones and of those with schemas or calls in them beside the event loop."""
@@ -52,10 +52,10 @@ def conversation(
     given = [_read(message.plain()) for message in body.messages]
     if body.continue_final_message:
         _mark_end(given)
-    variables = variables_of(tokenizer, body)
-    quotation = Quotation(tokenizer, (given, variables, [tool.openai for tool in tools]))
+    variables = template_variables_of(tokenizer, body)
+    quotation = QuotedConversation(tokenizer, (given, variables, [tool.openai for tool in tools]))
     messages, variables, described = quotation.value
-    shown = Shown(tokenizer.chat_traits(bool(tools)), dialect, [tool_of(tool) for tool in described])
+    shown = TemplateConversation(tokenizer.chat_traits(bool(tools)), dialect, [tool_of(tool) for tool in described])
     goes_on = body.continue_final_message
     text = tokenizer.render_chat(shown.messages(messages), body.add_generation_prompt and not goes_on, **variables, **shown.variables)
     text = _up_to_mark(text) if goes_on else text
@@ -74,10 +74,10 @@ def _read(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-class Shown:
+class TemplateConversation:
     """A conversation as the template is to show it: by itself, and by the dialect where there are tools or calls."""
 
-    def __init__(self, traits: Traits, dialect: Dialect, tools: Sequence[Tool]) -> None:
+    def __init__(self, traits: TemplateTraits, dialect: Dialect, tools: Sequence[Tool]) -> None:
         self._traits, self._dialect, self._tools = traits, dialect.templated(traits), tools
 
     @property

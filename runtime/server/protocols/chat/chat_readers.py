@@ -6,38 +6,38 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from sgl.runtime.dialects import Event, Marks, Reader, Said, Step, Tool
-from sgl.runtime.dialects.reader import Form
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.dialects import Event, ReasoningMarks, OutputReader, ContentDelta, DialectStep, Tool
+from sgl.runtime.dialects.output_reader import CallForm
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
-from ..openai_work import Work
-from .types import ChatRequest
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from .chat_types import ChatRequest
 
 
-class Plain:
+class PlainTextReader:
     """The reader of a text that is nothing but text."""
 
     def feed(self, piece: str, last: bool = False) -> list[Event]:
-        return [Said(piece)] if piece else []
+        return [ContentDelta(piece)] if piece else []
 
 
-class Readers:
+class ChatReaders:
     """Makes the readers of one request's samples: for calls where there may be some, for thoughts that are to stand apart."""
 
-    def __init__(self, work: Work, body: ChatRequest, tools: Sequence[Tool]) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: ChatRequest, tools: Sequence[Tool]) -> None:
         self._tokenizer, self._dialect = work.engine.tokenizer, work.dialect
         self._tools = tools if body.calls_tools else ()
         self._separate = body.separate_reasoning
         self._always = work.settings.reasoning_format is not None  # what that says of a thought's beginning holds
 
-    def reader(self, prompt: str) -> Reader | Plain:
+    def reader(self, prompt: str) -> OutputReader | PlainTextReader:
         """For one sample; `prompt` stands before its text."""
         marks = self._marks(prompt) if self._separate else None
         if self._tools:
             return self._dialect.thinking(marks).reader(self._tools, marks is not None)
-        return Plain() if marks is None else Reader(Form(""), (), marks)
+        return PlainTextReader() if marks is None else OutputReader(CallForm(""), (), marks)
 
-    def around_thought(self, step: Step, prompt: str, bound: bool, stops: bool) -> Step:
+    def with_reasoning_step(self, step: DialectStep, prompt: str, bound: bool, stops: bool) -> DialectStep:
         """The step as it comes where there may be a thought before it.
 
         A thought that the prompt began is a step of its own where something is to begin behind it. One that the model begins is
@@ -62,7 +62,7 @@ class Readers:
         special = any(self._tokenizer.token_id(mark) in self._tokenizer.special_ids for mark in marks)
         return replace(params, skip_special_tokens=False) if special else params
 
-    def _marks(self, prompt: str) -> Marks | None:
+    def _marks(self, prompt: str) -> ReasoningMarks | None:
         """The marks of thoughts, and whether the answer begins inside of one."""
         marks = self._dialect.reasoning
         if marks is None or (self._always and marks.open):
@@ -70,22 +70,22 @@ class Readers:
         return marks.behind(prompt)
 
 
-def _thought(marks: Marks, step: Step, gap: str, again: bool, prefix: str = "") -> Step:
+def _thought(marks: ReasoningMarks, step: DialectStep, gap: str, again: bool, prefix: str = "") -> DialectStep:
     """A thought, and the step behind it; `again`: there may be further ones where marks stand around all parts of a text."""
-    return Step(prefix, None, (marks.end,), then=partial(_ended, marks, step, gap, again))
+    return DialectStep(prefix, None, (marks.end,), then=partial(_ended, marks, step, gap, again))
 
 
-def _ended(marks: Marks, step: Step, gap: str, again: bool, text: str) -> Step | None:
+def _ended(marks: ReasoningMarks, step: DialectStep, gap: str, again: bool, text: str) -> DialectStep | None:
     if not text.endswith(marks.end):
         return None
     following = _or_thought(marks, step) if again and marks.silent and step.free and marks.begin else step
     return following._replace(prefix=f"{marks.end}{gap}{step.prefix}")
 
 
-def _or_thought(marks: Marks, step: Step) -> Step:
+def _or_thought(marks: ReasoningMarks, step: DialectStep) -> DialectStep:
     """The step, which ends where the model begins a thought, and goes on behind it."""
     return step._replace(stop=(*step.stop, marks.begin), then=partial(_begun, marks, step))
 
 
-def _begun(marks: Marks, step: Step, text: str) -> Step | None:
+def _begun(marks: ReasoningMarks, step: DialectStep, text: str) -> DialectStep | None:
     return _thought(marks, step, "", True, marks.begin) if text.endswith(marks.begin) else step.then(text)

@@ -8,37 +8,37 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from ..allowance import json_response
-from ..bodies import BodyRoute
-from ..openai_answers import Json, head, usage
-from ..openai_work import Work
-from ..sse import EventResponse, primed
-from .sample import Told
-from .talk import Talk
-from .types import ChatRequest
-from .writer import ChoiceWriter, FunctionWriter
+from ...http.response_size_limit import json_response
+from ...http.request_bodies import JsonBodyRoute
+from ..openai_common.openai_response_fields import Json, response_head, usage
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.sse_responses import EventResponse, primed
+from .chat_choice import ContentChunk
+from .chat_request_run import ChatRequestRun
+from .chat_types import ChatRequest
+from .chat_writer import ChatChoiceWriter, FunctionCallWriter
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 @router.post("/v1/chat/completions")
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """The next message, or `n` of them; a stream of events with stream=true."""
-    work = Work(request)
+    work = OpenAIRequestSetup(request)
     work.check(body, body.limit)
-    task = Chat(work, body)
+    task = ChatCompletionHandler(work, body)
     if body.stream:
         return EventResponse(await primed(task.stream()))
     return await json_response(await task.whole())
 
 
-class Chat:
+class ChatCompletionHandler:
     """One request to /v1/chat/completions."""
 
-    def __init__(self, work: Work, body: ChatRequest) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: ChatRequest) -> None:
         self.work, self.body = work, body
-        self.talk = Talk(work, body)
-        self.writers: list[ChoiceWriter] = []
+        self.talk = ChatRequestRun(work, body)
+        self.writers: list[ChatChoiceWriter] = []
 
     async def whole(self) -> Json:
         async with aclosing(await self._begin(streamed=False)) as told:
@@ -55,9 +55,9 @@ class Chat:
         if self.body.with_usage:
             yield {**common, "choices": [], "usage": self._usage()}
 
-    async def _begin(self, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
+    async def _begin(self, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         told = await self.talk.begin(streamed)
-        writer = ChoiceWriter if self.body.functions is None else FunctionWriter
+        writer = ChatChoiceWriter if self.body.functions is None else FunctionCallWriter
         thinks = self.body.separate_reasoning and self.work.dialect.reasoning is not None
         whole = not self.body.stream_reasoning
         self.writers = [writer(sample, index, thinks, whole) for index, sample in enumerate(self.talk.samples)]
@@ -67,4 +67,4 @@ class Chat:
         return usage([[made for sample in self.talk.samples for made in sample.generations]])
 
     def _head(self, suffix: str) -> Json:
-        return head(self.work.engine, self.work.model, "chatcmpl", f"chat.completion{suffix}")
+        return response_head(self.work.engine, self.work.model, "chatcmpl", f"chat.completion{suffix}")

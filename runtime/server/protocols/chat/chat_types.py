@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..errors import RequestError
-from ..fields import First
-from ..openai_types import Constraint, Count, Sampling, Strict, refused
-from .functions import as_tools
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First
+from ..openai_common.openai_request_types import Constraint, Count, OpenAISampling, StrictModel, refused
+from .deprecated_functions import as_tools
 
 MOST_TOOLS = 128
 MOST_MESSAGES = 20_000
@@ -47,33 +47,33 @@ def _few_messages(value: Any) -> Any:
 # --- tools -----------------------------------------------------------------------------------------------
 
 
-class Function(Strict):
+class ChatFunction(StrictModel):
     name: ToolName
     description: str = ""
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: bool = True  # always so: what is not strict is enforced as well
 
 
-class FunctionTool(Strict):
+class FunctionTool(StrictModel):
     """A tool that the model may call. Its arguments always keep to the schema of `parameters`."""
 
     type: Literal["function"]
-    function: Function
+    function: ChatFunction
     cache_control: Any = None  # taken: what can be reused of a prompt always is
 
 
-class Named(Strict):
+class NamedFunction(StrictModel):
     name: ToolName
 
 
-class NamedChoice(Strict):
+class NamedToolChoice(StrictModel):
     """`tool_choice` for one call of this tool."""
 
     type: Literal["function"]
-    function: Named
+    function: NamedFunction
 
 
-class Called(Strict):
+class ChatCalledFunction(StrictModel):
     """What a call of an earlier answer was: the arguments are JSON text. Parsed ones, which clients add, are dropped."""
 
     name: str = Field(min_length=1)
@@ -81,23 +81,23 @@ class Called(Strict):
     parsed_arguments: Any = None
 
 
-class ToolCall(Strict):
+class ChatToolCall(StrictModel):
     """A call of an earlier answer."""
 
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
-    function: Called
+    function: ChatCalledFunction
     index: int | None = None
 
 
-class AllowedTools(Strict):
+class AllowedTools(StrictModel):
     """mode: "auto" or "required", as `tool_choice` itself has them. tools: those of the request that may be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedChoice], First, Field(min_length=1, max_length=MOST_TOOLS)]
+    tools: Annotated[list[NamedToolChoice], First, Field(min_length=1, max_length=MOST_TOOLS)]
 
 
-class AllowedChoice(Strict):
+class AllowedToolsChoice(StrictModel):
     """`tool_choice` for some of the tools. The prompt shows all of them, so that it stays the same for each choice."""
 
     type: Literal["allowed_tools"]
@@ -105,7 +105,7 @@ class AllowedChoice(Strict):
 
 
 _CHOICES = {"function": "function", "allowed_tools": "allowed_tools"}  # the type of a choice: the field that it needs
-AnyChoice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
+AnyChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice
 
 
 def _tool_choice(value: Any) -> Any:
@@ -113,7 +113,7 @@ def _tool_choice(value: Any) -> Any:
     if value in ("none", "auto", "required"):
         return value
     if isinstance(value, dict) and _CHOICES.get(str(value.get("type")), "type ") in value:
-        return (NamedChoice if value["type"] == "function" else AllowedChoice).model_validate(value)
+        return (NamedToolChoice if value["type"] == "function" else AllowedToolsChoice).model_validate(value)
     raise refused(
         'it is "none", "auto", "required", {"type": "function", "function": {"name": ...}} or '
         f'{{"type": "allowed_tools", "allowed_tools": {{"mode": "auto", "tools": [...]}}}}, not {value!r:.200}'
@@ -123,21 +123,21 @@ def _tool_choice(value: Any) -> Any:
 # --- messages --------------------------------------------------------------------------------------------
 
 
-class TextPart(Strict):
+class ChatTextPart(StrictModel):
     type: Literal["text"]
     text: str
     cache_control: Any = None
     annotations: Any = None
 
 
-class Message(Strict):
+class ChatMessage(StrictModel):
     """One message of a conversation. The fields under the line are dropped: they tell of earlier answers, or come of
     clients."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[dict[str, str]], BeforeValidator(_content, json_schema_input_type=str | list[TextPart])] | None = None
+    content: Annotated[str | list[dict[str, str]], BeforeValidator(_content, json_schema_input_type=str | list[ChatTextPart])] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCall], First] | None = None
+    tool_calls: Annotated[list[ChatToolCall], First] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     # ---
@@ -147,7 +147,7 @@ class Message(Strict):
     parsed: Any = None
 
     @model_validator(mode="after")
-    def _has_its_parts(self) -> Message:
+    def _has_its_parts(self) -> ChatMessage:
         own = {"tool_calls": "assistant", "reasoning_content": "assistant", "tool_call_id": "tool"}
         for name, role in own.items():
             if getattr(self, name) is not None and self.role != role:
@@ -170,7 +170,7 @@ class Message(Strict):
         return self.model_dump(exclude_none=True, exclude=dropped)  # type: ignore[arg-type]
 
 
-def check_answers(messages: Iterable[Message]) -> None:
+def check_answers(messages: Iterable[ChatMessage]) -> None:
     """Raise RequestError unless every call is answered, once, by a tool's message right behind it."""
     open_calls: dict[str, str] = {}
     called = False
@@ -190,7 +190,7 @@ def check_answers(messages: Iterable[Message]) -> None:
         )
 
 
-def _check_answer(message: Message, place: int, open_calls: dict[str, str], called: bool) -> None:
+def _check_answer(message: ChatMessage, place: int, open_calls: dict[str, str], called: bool) -> None:
     name = message.tool_call_id
     if name is None and not called:  # a conversation without calls of this interface
         return
@@ -206,18 +206,18 @@ def _check_answer(message: Message, place: int, open_calls: dict[str, str], call
 # --- the answer ------------------------------------------------------------------------------------------
 
 
-class NamedSchema(Strict):
+class NamedJsonSchema(StrictModel):
     name: str = Field(min_length=1, max_length=64)
     schema_: dict[str, Any] | bool = Field(alias="schema")
     description: str | None = None
     strict: bool = True
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(StrictModel):
     """structural_tag is SGLang's and vLLM's: `structures` and `triggers`, or the newer `format`, as the grammar reads them."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
-    json_schema: NamedSchema | None = None
+    json_schema: NamedJsonSchema | None = None
     structures: Annotated[list[dict[str, Any]], First] | None = None
     triggers: Annotated[list[str], First] | None = None
     format: dict[str, Any] | None = None
@@ -251,12 +251,12 @@ _OF_FORMATS = {
 }  # fmt: skip
 
 
-class ChatRequest(Sampling):
+class ChatRequest(OpenAISampling):
     """The body of POST /v1/chat/completions. The fields under the first line are taken and of no effect, those under the
     second are extensions of OpenAI's protocol."""
 
     messages: Annotated[
-        list[Message], First, BeforeValidator(_few_messages, json_schema_input_type=list[Message])
+        list[ChatMessage], First, BeforeValidator(_few_messages, json_schema_input_type=list[ChatMessage])
     ] = Field(min_length=1)
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
@@ -267,8 +267,8 @@ class ChatRequest(Sampling):
     tool_choice: Annotated[AnyChoice, BeforeValidator(_tool_choice)] = "auto"
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
-    functions: Annotated[list[Function], First] | None = Field(None, max_length=MOST_TOOLS)
-    function_call: Literal["none", "auto"] | Named | None = None
+    functions: Annotated[list[ChatFunction], First] | None = Field(None, max_length=MOST_TOOLS)
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
     # ---
     store: bool | None = None
     metadata: dict[str, Any] | None = None
@@ -316,7 +316,7 @@ class ChatRequest(Sampling):
             raise RequestError("tool_choice asks for a call, but there are no tools; give some", param="tool_choice")
         for name in self.allowed or ():
             if name not in names:
-                where = "function.name" if isinstance(self.tool_choice, NamedChoice) else "allowed_tools.tools"
+                where = "function.name" if isinstance(self.tool_choice, NamedToolChoice) else "allowed_tools.tools"
                 raise RequestError(f"there is no tool {name!r}; tools has {', '.join(names)}", param=f"tool_choice.{where}")
         if self.calls_tools and (self.continue_final_message or not self.add_generation_prompt):
             name = "continue_final_message" if self.continue_final_message else "add_generation_prompt"
@@ -325,16 +325,16 @@ class ChatRequest(Sampling):
     @property
     def choice(self) -> str:
         """auto, required, none, or the name of the tool that is to be called."""
-        if isinstance(self.tool_choice, NamedChoice):
+        if isinstance(self.tool_choice, NamedToolChoice):
             return self.tool_choice.function.name
-        return self.tool_choice.allowed_tools.mode if isinstance(self.tool_choice, AllowedChoice) else self.tool_choice
+        return self.tool_choice.allowed_tools.mode if isinstance(self.tool_choice, AllowedToolsChoice) else self.tool_choice
 
     @property
     def allowed(self) -> list[str] | None:
         """The names of the tools that may be called, where `tool_choice` names some; None: all."""
-        if isinstance(self.tool_choice, NamedChoice):
+        if isinstance(self.tool_choice, NamedToolChoice):
             return [self.tool_choice.function.name]
-        if isinstance(self.tool_choice, AllowedChoice):
+        if isinstance(self.tool_choice, AllowedToolsChoice):
             return [tool.function.name for tool in self.tool_choice.allowed_tools.tools]
         return None
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sgl.runtime.dialects import Arguments, CallBegun, Said, Thought
+from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ContentDelta, ReasoningDelta
 
-from ..openai_answers import Json
-from .functions import as_functions
-from .sample import Called, Over, Sample, Told
+from ..openai_common.openai_response_fields import Json
+from .deprecated_functions import as_functions
+from .chat_choice import ToolCallChunk, ChoiceFinished, ChatChoiceReader, ContentChunk
 
 
-class ChoiceWriter:
+class ChatChoiceWriter:
     """Writes what a sample tells.
 
     thinks: messages and deltas have the key reasoning_content, null where there is no thought, as SGLang's have.
     whole_thoughts: a stream gives a thought at once, when it has ended.
     """
 
-    def __init__(self, sample: Sample, index: int, thinks: bool = False, whole_thoughts: bool = False) -> None:
+    def __init__(self, sample: ChatChoiceReader, index: int, thinks: bool = False, whole_thoughts: bool = False) -> None:
         self._sample, self._index = sample, index
         self._thinks, self._whole_thoughts = thinks, whole_thoughts
         self._thought: list[str] = []  # of a thought that is to be given at once
         self._begun = False
 
-    def write(self, told: Iterable[Told]) -> list[Json]:
+    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
         """Entries of `choices` in a stream: first the role, then what was written, at last why it ended."""
         entries = [] if self._begun else [self._entry({"role": "assistant", "content": "" if self._sample.plain else None})]
         self._begun = True
@@ -50,25 +50,25 @@ class ChoiceWriter:
 
     # inside
 
-    def _entries(self, told: Told) -> list[Json]:
-        if self._whole_thoughts and isinstance(told.event, Thought):
+    def _entries(self, told: ContentChunk) -> list[Json]:
+        if self._whole_thoughts and isinstance(told.event, ReasoningDelta):
             self._thought.append(told.event.text)
             return []
         thought, self._thought = "".join(self._thought), []
         held = [self._entry({"reasoning_content": thought})] if thought else []
         return [*held, *self._entries_of(told)]
 
-    def _entries_of(self, told: Told) -> list[Json]:
+    def _entries_of(self, told: ContentChunk) -> list[Json]:
         match told.event:
-            case Said(text):
+            case ContentDelta(text):
                 return [self._entry({"content": text}, told.rows)]
-            case Thought(text):
+            case ReasoningDelta(text):
                 return [self._entry({"reasoning_content": text})]
-            case CallBegun(index, id, name):
-                return [self._entry({"tool_calls": [{"index": index, **_call(Called(id, name), "")}]})]
-            case Arguments(index, text):
+            case ToolCallStart(index, id, name):
+                return [self._entry({"tool_calls": [{"index": index, **_call(ToolCallChunk(id, name), "")}]})]
+            case ArgumentsDelta(index, text):
                 return [self._entry({"tool_calls": [{"index": index, "function": {"arguments": text}}]})]
-            case Over(finish):
+            case ChoiceFinished(finish):
                 left = [self._entry({"content": ""}, told.rows)] if told.rows else []
                 return [*left, self._entry({}, finish=finish)]
         return []
@@ -79,15 +79,15 @@ class ChoiceWriter:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
-class FunctionWriter(ChoiceWriter):
+class FunctionCallWriter(ChatChoiceWriter):
     """The same for a request that has functions, not tools."""
 
-    def write(self, told: Iterable[Told]) -> list[Json]:
+    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
         return [as_functions(entry) for entry in super().write(told)]
 
     def whole(self) -> Json:
         return as_functions(super().whole())
 
 
-def _call(call: Called, arguments: str) -> Json:
+def _call(call: ToolCallChunk, arguments: str) -> Json:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

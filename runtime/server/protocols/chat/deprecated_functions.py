@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import RequestError
-from ..openai_answers import Json
+from ...http.http_errors import RequestError
+from ..openai_common.openai_response_fields import Json
 
 
 def as_tools(body: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.ops import Chunk, Generation
-from sgl.runtime.sequences.scoring import Scores
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
 
-from ..postbox import Arrivals
+from ...event_loop_queue import RequestLoopQueue
 
 END = {"type": "stop", "matched": None}
 NOTHING: Ints = np.zeros(0, dtype=np.int32)
@@ -29,12 +29,12 @@ class ChatPrompt(NamedTuple):
     ids: Ints
 
 
-class Choice(NamedTuple):
+class SelectedChoice(NamedTuple):
     text: str
     tokens: Ints
 
 
-class Move(NamedTuple):
+class GenerationStep(NamedTuple):
     """`prefix` is put behind what the sequence has; then a gen, or with `choices` the likeliest of these.
 
     Choices are compared as `select` of the language does it: by the mean log-probability of their tokens, at
@@ -44,21 +44,21 @@ class Move(NamedTuple):
     params: SamplingParams
     grammar: Any = None
     prefix: Ints = NOTHING
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SelectedChoice, ...] = ()
 
 
-class Walk:
+class ChoiceRun:
     """The moves of one sample. What comes of them arrives in `arrivals` under the sample's `index`.
 
     made: what its moves gave, in order.
     """
 
-    def __init__(self, index: int, sequence: Sequence, arrivals: Arrivals[Any]) -> None:
+    def __init__(self, index: int, sequence: Sequence, arrivals: RequestLoopQueue[Any]) -> None:
         self.made: list[Generation] = []
         self._index, self._sequence, self._arrivals = index, sequence, arrivals
-        self._choices: tuple[Choice, ...] = ()
+        self._choices: tuple[SelectedChoice, ...] = ()
 
-    def start(self, move: Move, streamed: bool) -> None:
+    def start(self, move: GenerationStep, streamed: bool) -> None:
         """Queue a move; what fails arrives as an error of the whole request. `streamed`: text arrives as it comes."""
         if len(move.prefix):
             self._sequence.extend(move.prefix)
@@ -71,7 +71,7 @@ class Walk:
         else:
             self._report(self._sequence.generate(move.params, move.grammar))
 
-    def chunk(self, arrived: Chunk | Generation | Scores) -> Chunk:
+    def chunk(self, arrived: Chunk | Generation | ChoiceScores) -> Chunk:
         """What arrived as a chunk; the last one of a move is `finished` and has its `generation`."""
         chunk = arrived if isinstance(arrived, Chunk) else _whole(arrived if isinstance(arrived, Generation) else self._decide(arrived))
         if chunk.generation is not None:
@@ -81,7 +81,7 @@ class Walk:
     def _report(self, future: Future[Any]) -> None:
         future.add_done_callback(partial(self._arrivals.post_outcome, self._index))
 
-    def _decide(self, scores: Scores) -> Generation:
+    def _decide(self, scores: ChoiceScores) -> Generation:
         best = max(range(len(scores)), key=lambda place: mean_logprob(scores, place))
         chosen = self._choices[best]
         self._sequence.extend(chosen.tokens)
@@ -99,7 +99,7 @@ class Walk:
         )
 
 
-def mean_logprob(scores: Scores, place: int) -> float:
+def mean_logprob(scores: ChoiceScores, place: int) -> float:
     """Of the tokens of one choice; -inf for a choice without tokens."""
     values = [value for value, _ in scores[place]]
     return sum(values) / len(values) if values else float("-inf")

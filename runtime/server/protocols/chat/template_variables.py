@@ -6,13 +6,13 @@ from typing import Any
 
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ..errors import RequestError
-from .types import SETTLED, ChatRequest
+from ...http.http_errors import RequestError
+from .chat_types import SETTLED, ChatRequest
 
 SWITCHES = ("enable_thinking", "thinking")  # by which templates are told whether to think
 
 
-def variables_of(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, Any]:
+def template_variables_of(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, Any]:
     """Raises RequestError for what the template does not read. A switch of thoughts that it does not read changes nothing."""
     known = tokenizer.chat_variables - SETTLED
     found: dict[str, Any] = {}

@@ -6,23 +6,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sgl.runtime.sampling.params import SamplingParams
-from sgl.runtime.sequences.ops import Chunk
+from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.sequence_ops import Chunk
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ..logprobs import Row, RowStream, chat_logprobs
-from ..openai_answers import Json
+from ..openai_common.openai_logprobs import LogprobRow, LogprobRowStream, chat_logprobs
+from ..openai_common.openai_response_fields import Json
 
 
-class _Placed(NamedTuple):
+class _PlacedRow(NamedTuple):
     """A row, and where its token stands: bytes from the beginning of the text."""
 
     start: int
     end: int
-    row: Row
+    row: LogprobRow
 
 
-class SaidRows:
+class VisibleLogprobRows:
     """Finds the rows of pieces of a text that is read from its beginning to its end.
 
     A token that two pieces share belongs to the first of them.
@@ -30,18 +30,18 @@ class SaidRows:
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._bytes = tokenizer.visible_bytes(skip_special_tokens)
-        self._rows: deque[_Placed] = deque()
+        self._rows: deque[_PlacedRow] = deque()
         self._text = b""  # what was not read yet: it begins at `_read`
         self._read = 0
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[LogprobRow]) -> None:
         """What was written, behind what was added before."""
         for row in rows:
             start = self._read + len(self._text)
             self._text += self._bytes[row.token]
-            self._rows.append(_Placed(start, self._read + len(self._text), row))
+            self._rows.append(_PlacedRow(start, self._read + len(self._text), row))
 
-    def take(self, piece: str) -> list[Row]:
+    def take(self, piece: str) -> list[LogprobRow]:
         """The rows of the next place where the text has this piece; those before it are dropped."""
         data = piece.encode()
         if data not in self._text:
@@ -59,7 +59,7 @@ class SaidRows:
         return taken
 
 
-class RowChooser:
+class ChoiceLogprobs:
     """`logprobs` of one choice, piece by piece; None throughout where the request wants none.
 
     plain: all that is written is text.
@@ -69,9 +69,9 @@ class RowChooser:
         self._tokenizer, self._wanted, self._plain = tokenizer, params.logprobs, plain
         self._skip = params.skip_special_tokens
         self._stream = self._fresh_stream()
-        self._waiting: list[Row] = []  # of plain text
-        self._said = SaidRows(tokenizer, self._skip)
-        self._given: list[Row] = []
+        self._waiting: list[LogprobRow] = []  # of plain text
+        self._said = VisibleLogprobRows(tokenizer, self._skip)
+        self._given: list[LogprobRow] = []
 
     @property
     def all(self) -> Json | None:
@@ -89,7 +89,7 @@ class RowChooser:
         if chunk.generation is not None:
             self._stream = self._fresh_stream()
 
-    def of_said(self, piece: str) -> Json | None:
+    def take_visible(self, piece: str) -> Json | None:
         if not self._wanted:
             return None
         return self._give(self._said.take(piece)) if not self._plain else self.left()
@@ -104,10 +104,10 @@ class RowChooser:
         rows, self._waiting = self._waiting, []
         return self._give(rows) if rows else None
 
-    def _give(self, rows: list[Row]) -> Json:
+    def _give(self, rows: list[LogprobRow]) -> Json:
         self._given += rows
         return chat_logprobs(self._tokenizer, rows)
 
-    def _fresh_stream(self) -> RowStream:
+    def _fresh_stream(self) -> LogprobRowStream:
         """Of one move."""
-        return RowStream(self._tokenizer, self._skip)
+        return LogprobRowStream(self._tokenizer, self._skip)

@@ -10,52 +10,58 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from sgl.runtime.sequences.ops import Chunk, Generation
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from .allowance import json_response
-from .bodies import BodyRoute
-from .errors import RequestError
-from .logprobs import Row, RowStream, TextLogprobs, rows_of, rows_of_generation
-from .openai_answers import Json, finish_reason, head, usage
-from .openai_types import CompletionRequest
-from .openai_work import Work
-from .sse import EventResponse, merged, primed, together
+from ...http.response_size_limit import json_response
+from ...http.request_bodies import JsonBodyRoute
+from ...http.http_errors import RequestError
+from ..openai_common.openai_logprobs import (
+    LogprobRow,
+    LogprobRowStream,
+    TextLogprobs,
+    rows_of,
+    rows_of_generation,
+)
+from ..openai_common.openai_response_fields import Json, finish_reason, response_head, usage
+from ..openai_common.openai_request_types import CompletionRequest
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.sse_responses import EventResponse, merged, primed, together
 
 MOST_PROMPTS = 256  # in one request
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 @router.post("/v1/completions")
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """One text or `n` texts for each prompt; a stream of events with stream=true."""
-    work = Work(request)
+    work = OpenAIRequestSetup(request)
     if len(body.prompt) > MOST_PROMPTS:
         raise RequestError(f"prompt has {len(body.prompt)} entries, send at most {MOST_PROMPTS}", param="prompt")
     work.check(body, body.max_tokens if "max_tokens" in body.model_fields_set else None, len(body.prompt))
-    task = Completion(work, body)
+    task = CompletionHandler(work, body)
     if body.stream:
         return EventResponse(await primed(task.stream()))
     return await json_response(await task.whole())
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class EchoedPrompt:
     """What stands before the text of a choice: the prompt where it is echoed."""
 
     text: str = ""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LogprobRow] = field(default_factory=list)
     offset: int = 0  # characters before the first row
 
 
-class Completion:
+class CompletionHandler:
     """One request to /v1/completions."""
 
-    def __init__(self, work: Work, body: CompletionRequest) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: CompletionRequest) -> None:
         self.work, self.body = work, body
         self.tokenizer = work.engine.tokenizer
-        self.head = head(work.engine, work.model, "cmpl", "text_completion")
+        self.head = response_head(work.engine, work.model, "cmpl", "text_completion")
         self.params = body.params(body.max_tokens, body.logprobs is not None, body.logprobs or 0)
         self.params.validate(self.tokenizer.vocab_size)
 
@@ -76,7 +82,7 @@ class Completion:
         openings = await self._openings()
         bridge, n = self.work.bridge, self.body.n
         sources = [bridge.stream(prompt, self.params, grammar, n) for prompt in self.body.prompt]
-        writers = [ChoiceStream(self.tokenizer, self.body, i, openings[i // n]) for i in range(n * len(sources))]
+        writers = [CompletionChoiceStream(self.tokenizer, self.body, i, openings[i // n]) for i in range(n * len(sources))]
         common: Json = self.head | ({"usage": None} if self.body.with_usage else {})
         async with aclosing(merged(sources)) as chunks:
             async for place, (sample, chunk) in chunks:
@@ -85,7 +91,7 @@ class Completion:
             ended = [writer.generation for writer in writers if writer.generation is not None]
             yield {**common, "choices": [], "usage": usage(ended[i : i + n] for i in range(0, len(ended), n))}
 
-    def _choice(self, index: int, opening: Opening, generation: Generation) -> Json:
+    def _choice(self, index: int, opening: EchoedPrompt, generation: Generation) -> Json:
         logprobs = None
         if self.body.logprobs is not None:
             rows = [*opening.rows, *rows_of_generation(generation)]
@@ -94,20 +100,20 @@ class Completion:
 
     # the prompt in the answer
 
-    async def _openings(self) -> list[Opening]:
+    async def _openings(self) -> list[EchoedPrompt]:
         return await together([self._opening(prompt) for prompt in self.body.prompt])
 
-    async def _opening(self, prompt: str | list[int]) -> Opening:
+    async def _opening(self, prompt: str | list[int]) -> EchoedPrompt:
         if not self.body.echo and self.body.logprobs is None:
-            return Opening()
+            return EchoedPrompt()
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(await self._ids(prompt), False)
         if not self.body.echo:
-            return Opening(offset=len(text))
+            return EchoedPrompt(offset=len(text))
         if self.body.logprobs is None:
-            return Opening(text)
-        return Opening(text, await self._prompt_rows(prompt))
+            return EchoedPrompt(text)
+        return EchoedPrompt(text, await self._prompt_rows(prompt))
 
-    async def _prompt_rows(self, prompt: str | list[int]) -> list[Row]:
+    async def _prompt_rows(self, prompt: str | list[int]) -> list[LogprobRow]:
         """A row for each token of the prompt; the first token of all has no log-probability.
 
         What the tokenizer puts before a text is no part of what the caller wrote, and has no row.
@@ -115,21 +121,21 @@ class Completion:
         ids = await self._ids(prompt)
         top = self.body.logprobs or 0
         found, tops = await self.work.bridge.logprobs(ids, 1, top)
-        rows = [Row(ids[0], None), *rows_of(found, tops)]
+        rows = [LogprobRow(ids[0], None), *rows_of(found, tops)]
         return rows[_hidden(self.tokenizer, prompt, ids) :]
 
     async def _ids(self, prompt: str | list[int]) -> list[int]:
         return (await self.work.bridge.encode(prompt)).tolist()
 
 
-class ChoiceStream:
+class CompletionChoiceStream:
     """One choice of a stream: from the engine's chunks to entries of `choices`."""
 
-    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, index: int, opening: Opening) -> None:
+    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, index: int, opening: EchoedPrompt) -> None:
         self.generation: Generation | None = None
         self._index, self._opening = index, opening
         self._first = True
-        self._rows = RowStream(tokenizer, body.skip_special_tokens)
+        self._rows = LogprobRowStream(tokenizer, body.skip_special_tokens)
         self._logprobs = None if body.logprobs is None else TextLogprobs(tokenizer, body.logprobs, opening.offset)
 
     def take(self, chunk: Chunk) -> Json:

@@ -13,22 +13,22 @@ from fastapi.responses import Response
 from pydantic import BeforeValidator, Field
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.sequences.embedding import Floats, normalized
+from sgl.runtime.sequences.embed_op import Floats, normalized
 
-from .bodies import BodyRoute
-from .caller import MOST_URGENT, arrange
-from .errors import RequestError
-from .openai_answers import Json
-from .openai_types import AnyPrompt, Prompts, Strict, prompts_of
-from .openai_work import Work
+from ...http.request_bodies import JsonBodyRoute
+from ...request_context import MOST_URGENT, apply_caller
+from ...http.http_errors import RequestError
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_types import AnyPrompt, Prompts, StrictModel, prompts_of
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
 
 MOST_INPUTS = 2048  # of one request
 AT_ONCE = 16  # of them in the engine: the others wait here, and leave room for other requests
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
-class EmbeddingRequest(Strict):
+class EmbeddingRequest(StrictModel):
     """The body of POST /v1/embeddings; the fields under the line are extensions of OpenAI's protocol."""
 
     input: Annotated[Prompts, BeforeValidator(prompts_of, json_schema_input_type=AnyPrompt)]
@@ -45,9 +45,9 @@ class EmbeddingRequest(Strict):
 @router.post("/v1/embeddings")
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """One vector for each input, in their order."""
-    work = Work(request)
+    work = OpenAIRequestSetup(request)
     _check(work, body)
-    arrange(work.settings, body.priority, body.timeout)
+    apply_caller(work.settings, body.priority, body.timeout)
     work.bridge.admission.check()
     prompts = await work.bridge.encode_all(body.input)
     vectors = await work.bridge.embed(prompts, AT_ONCE)
@@ -57,7 +57,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     return Response(answer, media_type="application/json")
 
 
-def _check(work: Work, body: EmbeddingRequest) -> None:
+def _check(work: OpenAIRequestSetup, body: EmbeddingRequest) -> None:
     work.check_model(body.model)
     size = work.engine.info()["hidden_size"]
     if body.dimensions not in (None, size):

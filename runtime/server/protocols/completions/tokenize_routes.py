@@ -9,26 +9,26 @@ from pydantic import Field, model_validator
 
 from sgl.runtime.cache import Ints
 
-from .bodies import BodyRoute
-from .chat.plan import tools_of
-from .chat.prompt import prompt_of
-from .chat.types import MOST_TOOLS, ChatRequest, FunctionTool, Message
-from .errors import RequestError
-from .fields import First
-from .openai_answers import Json
-from .openai_types import Count, Strict
-from .openai_work import Work
-from .renaming import parsed
+from ...http.request_bodies import JsonBodyRoute
+from ..chat.chat_plan import tools_of
+from ..chat.chat_prompt import build_chat_prompt
+from ..chat.chat_types import MOST_TOOLS, ChatRequest, FunctionTool, ChatMessage
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_types import Count, StrictModel
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.chat_translation import parse_chat_request
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(StrictModel):
     """The body of POST /tokenize: a prompt, or messages with what the template is told besides."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], First] | None = Field(None, min_length=1)
+    messages: Annotated[list[ChatMessage], First] | None = Field(None, min_length=1)
     add_special_tokens: bool | None = None  # None: before a prompt; messages have those of their template
     return_token_strs: bool = False
     add_generation_prompt: bool = True
@@ -45,7 +45,7 @@ class TokenizeRequest(Strict):
         return self
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(StrictModel):
     """The body of POST /detokenize."""
 
     model: str | None = None
@@ -55,7 +55,7 @@ class DetokenizeRequest(Strict):
 @router.post("/tokenize")
 async def tokenize(body: TokenizeRequest, request: Request) -> Json:
     """The tokens that a prompt, or a chat, is for the model."""
-    work = Work(request)
+    work = OpenAIRequestSetup(request)
     work.check_model(body.model)
     found = await _ids(work, body)
     ids: list[int] = [int(id) for id in found]
@@ -67,14 +67,14 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Json:
 @router.post("/detokenize")
 async def detokenize(body: DetokenizeRequest, request: Request) -> Json:
     """The text of tokens, special ones too."""
-    work = Work(request)
+    work = OpenAIRequestSetup(request)
     work.check_model(body.model)
     if not body.tokens:
         return {"prompt": ""}
     return {"prompt": work.engine.tokenizer.decode(await work.bridge.encode(body.tokens), skip_special_tokens=False)}
 
 
-async def _ids(work: Work, body: TokenizeRequest) -> Ints:
+async def _ids(work: OpenAIRequestSetup, body: TokenizeRequest) -> Ints:
     if body.prompt is not None:
         special = body.add_special_tokens is not False
         return await work.bridge.encode(body.prompt, special) if body.prompt else work.engine.tokenizer.encode("", special)
@@ -82,5 +82,5 @@ async def _ids(work: Work, body: TokenizeRequest) -> Ints:
     given: Json = {name: getattr(body, name) for name in same} | {"tool_choice": "none"}
     if not body.continue_final_message:
         given["add_generation_prompt"] = body.add_generation_prompt
-    chat = parsed(ChatRequest, given)
-    return (await prompt_of(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)).ids
+    chat = parse_chat_request(ChatRequest, given)
+    return (await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)).ids

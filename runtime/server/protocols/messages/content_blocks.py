@@ -6,19 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ..errors import RequestError
-from ..fields import shown
-from ..openai_types import Strict, refused
-from ..renaming import parsed
+from ...http.http_errors import RequestError
+from ...http.validation_errors import shown
+from ..openai_common.openai_request_types import StrictModel, refused
+from ..openai_common.chat_translation import parse_chat_request
 
 
-class Block(Strict):
+class ContentBlock(StrictModel):
     """What all blocks may have, and what says nothing here."""
 
     cache_control: Any = None
 
 
-class TextBlock(Block):
+class TextBlock(ContentBlock):
     type: Literal["text"]
     text: str
     citations: Any = None
@@ -38,7 +38,7 @@ def _text(value: Any) -> Any:
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | list[TextBlock])]
 
 
-class ToolUseBlock(Block):
+class ToolUseBlock(ContentBlock):
     """A call of an earlier answer."""
 
     type: Literal["tool_use"]
@@ -49,7 +49,7 @@ class ToolUseBlock(Block):
     toolset_name: str | None = None
 
 
-class ToolResultBlock(Block):
+class ToolResultBlock(ContentBlock):
     """What a tool answered. `is_error` says nothing that its text does not."""
 
     type: Literal["tool_result"]
@@ -59,13 +59,13 @@ class ToolResultBlock(Block):
     toolset_name: str | None = None
 
 
-class ThinkingBlock(Block):
+class ThinkingBlock(ContentBlock):
     type: Literal["thinking"]
     thinking: str
     signature: str = ""
 
 
-class RedactedBlock(Block):
+class RedactedBlock(ContentBlock):
     """A thought that nobody here can read; it is left out."""
 
     type: Literal["redacted_thinking"]
@@ -73,21 +73,21 @@ class RedactedBlock(Block):
 
 
 AnyBlock = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedBlock
-OF_ROLE: dict[str, dict[str, type[Block]]] = {
+OF_ROLE: dict[str, dict[str, type[ContentBlock]]] = {
     "user": {"text": TextBlock, "tool_result": ToolResultBlock},
     "assistant": {"text": TextBlock, "tool_use": ToolUseBlock, "thinking": ThinkingBlock, "redacted_thinking": RedactedBlock},
     "system": {"text": TextBlock},
 }
 
 
-def blocks_of(role: str, content: str | list[Any], *place: str | int) -> list[Block]:
+def blocks_of(role: str, content: str | list[Any], *place: str | int) -> list[ContentBlock]:
     """The content of a message. Raises RequestError that names the block, for kinds that this model cannot read too."""
     if isinstance(content, str):
         return [TextBlock(type="text", text=content)]
     return [_block(role, value, *place, number) for number, value in enumerate(content)]
 
 
-def _block(role: str, value: Any, *place: str | int) -> Block:
+def _block(role: str, value: Any, *place: str | int) -> ContentBlock:
     kinds = OF_ROLE[role]
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
@@ -95,4 +95,4 @@ def _block(role: str, value: Any, *place: str | int) -> Block:
         given = f"type {shown(kind, 100)}" if isinstance(value, dict) else type(value).__name__
         why = "; this model reads text alone" if kind in ("image", "document") else ""
         raise RequestError(f"a message of the role {role} has blocks of type {', '.join(kinds)}, not {given}{why}", where, "invalid_value")
-    return parsed(kinds[kind], value, *place)
+    return parse_chat_request(kinds[kind], value, *place)

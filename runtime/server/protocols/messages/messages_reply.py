@@ -7,31 +7,31 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-from sgl.runtime.sequences.ops import Generation
+from sgl.runtime.sequences.sequence_ops import Generation
 
-from ..chat.plan import tools_of
-from ..chat.prompt import prompt_of
-from ..chat.sample import Told
-from ..chat.talk import Talk
-from ..chat.types import ChatRequest
-from ..openai_answers import Json
-from ..openai_work import Work
-from ..renaming import Aside, renaming
-from ..sse import primed
-from .turns import NAMES, chat_of
-from .types import Conversation, MessagesRequest
-from .writer import BlockWriter
+from ..chat.chat_plan import tools_of
+from ..chat.chat_prompt import build_chat_prompt
+from ..chat.chat_choice import ContentChunk
+from ..chat.chat_request_run import ChatRequestRun
+from ..chat.chat_types import ChatRequest
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.chat_translation import Aside, translated_errors
+from ...http.sse_responses import primed
+from .messages_to_chat import NAMES, chat_of
+from .messages_types import AnthropicConversation, MessagesRequest
+from .messages_writer import ContentBlockWriter
 
 REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
 
 
-class Reply:
+class MessagesReply:
     """aside: does the work with a long body beside the event loop."""
 
-    def __init__(self, work: Work, body: MessagesRequest, aside: Aside) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: MessagesRequest, aside: Aside) -> None:
         work.check_model(body.model)
         self._work, self._body, self._aside = work, body, aside
-        self._writer = BlockWriter()
+        self._writer = ContentBlockWriter()
         self._head: Json = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": work.model}
 
     async def whole(self) -> Json:
@@ -62,17 +62,17 @@ class Reply:
 
     # inside
 
-    async def _talk(self) -> Talk:
+    async def _talk(self) -> ChatRequestRun:
         chat = await translated(self._work, self._body, self._aside)
-        with renaming(NAMES):
+        with translated_errors(NAMES):
             self._work.check(chat, chat.limit)
-            return Talk(self._work, chat)
+            return ChatRequestRun(self._work, chat)
 
-    async def _begin(self, talk: Talk, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
-        with renaming(NAMES):
+    async def _begin(self, talk: ChatRequestRun, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+        with translated_errors(NAMES):
             return await talk.begin(streamed)
 
-    def _end(self, talk: Talk, made: Generation) -> Json:
+    def _end(self, talk: ChatRequestRun, made: Generation) -> Json:
         """Why it ended."""
         finish, matched = talk.samples[0].finish, made.finish_reason.get("matched")
         token_id = self._work.engine.tokenizer.token_id
@@ -82,19 +82,19 @@ class Reply:
         return {"stop_reason": reason, "stop_sequence": stop}
 
 
-async def translated(work: Work, body: Conversation, aside: Aside) -> ChatRequest:
+async def translated(work: OpenAIRequestSetup, body: AnthropicConversation, aside: Aside) -> ChatRequest:
     """The request to a chat."""
-    with renaming(NAMES):
+    with translated_errors(NAMES):
         chat: ChatRequest = await aside(partial(chat_of, body, work.engine.tokenizer.chat_variables))
         return chat
 
 
-async def count(work: Work, body: Conversation, aside: Aside) -> int:
+async def count(work: OpenAIRequestSetup, body: AnthropicConversation, aside: Aside) -> int:
     """Tokens of the prompt that a request would have. Raises RequestError."""
     chat = await translated(work, body, aside)
-    with renaming(NAMES):
+    with translated_errors(NAMES):
         work.check_model(chat.model)
-        prompt = await prompt_of(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+        prompt = await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
     return len(prompt.ids)
 
 

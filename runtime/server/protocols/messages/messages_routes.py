@@ -7,34 +7,34 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from ..allowance import json_response
-from ..bodies import BodyRoute, aside
-from ..error_shapes import anthropic_error
-from ..errors import Problem
-from ..openai_answers import Json
-from ..openai_work import Work
-from ..sse import NamedEventResponse, primed
-from .reply import Reply, count
-from .types import Conversation, MessagesRequest
+from ...http.response_size_limit import json_response
+from ...http.request_bodies import JsonBodyRoute, in_worker_thread
+from ...http.error_shapes import anthropic_error
+from ...http.http_errors import HttpProblem
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.sse_responses import NamedEventResponse, primed
+from .messages_reply import MessagesReply, count
+from .messages_types import AnthropicConversation, MessagesRequest
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 @router.post("/v1/messages")
 async def create(body: MessagesRequest, request: Request) -> Response:
     """The assistant's next message; a stream of events with stream=true."""
     body.check_thread()
-    reply = Reply(Work(request), body, partial(aside, request))
+    reply = MessagesReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request))
     if body.stream:
         return NamedEventResponse(await primed(reply.stream()), _error)
     return await json_response(await reply.whole())
 
 
 @router.post("/v1/messages/count_tokens")
-async def count_tokens(body: Conversation, request: Request) -> Json:
+async def count_tokens(body: AnthropicConversation, request: Request) -> Json:
     """How long the prompt of such a request is."""
-    return {"input_tokens": await count(Work(request), body, partial(aside, request))}
+    return {"input_tokens": await count(OpenAIRequestSetup(request), body, partial(in_worker_thread, request))}
 
 
-def _error(problem: Problem) -> Json:
+def _error(problem: HttpProblem) -> Json:
     return anthropic_error(problem.status, problem.message, problem.param, problem.details)

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..chat.template_variables import switched
-from ..chat.types import ChatRequest
-from ..errors import RequestError
-from ..openai_answers import Json
-from ..renaming import few, parsed
-from .blocks import Block, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, blocks_of
-from .types import Conversation, Message, MessagesRequest
+from ..chat.chat_types import ChatRequest
+from ...http.http_errors import RequestError
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.chat_translation import few, parse_chat_request
+from .content_blocks import ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, blocks_of
+from .messages_types import AnthropicConversation, AnthropicInputMessage, MessagesRequest
 
 NAMES = {  # of a chat request's fields, in errors
     r"tools\.(\d+)\.function\.parameters": r"tools.\1.input_schema",
@@ -25,10 +25,10 @@ NAMES = {  # of a chat request's fields, in errors
     r"stop": "stop_sequences",
 }
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-Turn = tuple[str, list[Block], str]  # role, blocks, place
+Turn = tuple[str, list[ContentBlock], str]  # role, blocks, place
 
 
-def messages_of(body: Conversation) -> list[Json]:
+def messages_of(body: AnthropicConversation) -> list[Json]:
     """The messages of a chat. Neighbours of one role are one.
 
     Raises RequestError for calls without a result right behind them, and results without a call right before them.
@@ -53,7 +53,7 @@ def _turns(messages: Sequence[object]) -> list[Turn]:
     few(messages, "messages")
     turns: list[Turn] = []
     for place, value in enumerate(messages):
-        message = parsed(Message, value, "messages", place)
+        message = parse_chat_request(AnthropicInputMessage, value, "messages", place)
         blocks = blocks_of(message.role, message.content, "messages", place, "content")
         if turns and turns[-1][0] == message.role:
             turns[-1][1].extend(blocks)
@@ -81,7 +81,7 @@ def _twice(ids: list[str]) -> str | None:
     return next((id for id, count in Counter(ids).items() if count > 1), None) if len(set(ids)) < len(ids) else None
 
 
-def _said(blocks: list[Block]) -> Json:
+def _said(blocks: list[ContentBlock]) -> Json:
     """The assistant's message."""
     calls = [block for block in blocks if isinstance(block, ToolUseBlock)]
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
@@ -94,7 +94,7 @@ def _said(blocks: list[Block]) -> Json:
     return message
 
 
-def chat_of(body: Conversation, variables: frozenset[str]) -> ChatRequest:
+def chat_of(body: AnthropicConversation, variables: frozenset[str]) -> ChatRequest:
     """The same request to a chat. variables: those that the model's template reads. Raises RequestError, naming fields of the chat."""
     messages = messages_of(body)
     tools = [
@@ -113,7 +113,7 @@ def chat_of(body: Conversation, variables: frozenset[str]) -> ChatRequest:
         "chat_template_kwargs": _switches(body, variables) | body.chat_template_kwargs,
         "continue_final_message": goes_on,
     }
-    return parsed(ChatRequest, given | (_sampling(body) if isinstance(body, MessagesRequest) else {}))
+    return parse_chat_request(ChatRequest, given | (_sampling(body) if isinstance(body, MessagesRequest) else {}))
 
 
 def _sampling(body: MessagesRequest) -> Json:
@@ -121,18 +121,18 @@ def _sampling(body: MessagesRequest) -> Json:
     return {name: getattr(body, name) for name in same} | {"stop": body.stop_sequences, "max_completion_tokens": body.max_tokens}
 
 
-def _choice(body: Conversation) -> str | Json:
+def _choice(body: AnthropicConversation) -> str | Json:
     choice = body.tool_choice
     if (choice.name is not None) != (choice.type == "tool"):
         raise RequestError("the field name belongs to type 'tool', and only to it", "tool_choice.name")
     return {"type": "function", "function": {"name": choice.name}} if choice.type == "tool" else CHOICES[choice.type]
 
 
-def _format(body: Conversation) -> Json | None:
+def _format(body: AnthropicConversation) -> Json | None:
     format = body.output_config.format
     return None if format is None else {"type": "json_schema", "json_schema": {"name": "answer", "schema": format.schema_}}
 
 
-def _switches(body: Conversation, variables: frozenset[str]) -> Json:
+def _switches(body: AnthropicConversation, variables: frozenset[str]) -> Json:
     """Whether to think, as templates are told it."""
     return {} if body.thinking is None else switched(body.thinking.type != "disabled", variables)

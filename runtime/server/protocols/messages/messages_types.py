@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ..caller import MOST_URGENT
-from ..chat.types import MOST_TOOLS, ToolName
-from ..errors import RequestError
-from ..fields import First, shown
-from ..openai_types import Strict, as_it_is, refused
-from .blocks import AnyBlock, Text
+from ...request_context import MOST_URGENT
+from ..chat.chat_types import MOST_TOOLS, ToolName
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First, shown
+from ..openai_common.openai_request_types import StrictModel, as_it_is, refused
+from .content_blocks import AnyBlock, Text
 
 
 def _kind_of_tool(value: Any) -> Any:
@@ -20,7 +20,7 @@ def _kind_of_tool(value: Any) -> Any:
     return value
 
 
-class Tool(Strict):
+class AnthropicTool(StrictModel):
     """A tool that the model may call. Those under the line are taken and of no effect."""
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_kind_of_tool)] = None
@@ -36,13 +36,13 @@ class Tool(Strict):
     allowed_callers: Annotated[list[str], First] | None = None
 
 
-class ToolChoice(Strict):
+class AnthropicToolChoice(StrictModel):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
-class Thinking(Strict):
+class AnthropicThinking(StrictModel):
     """Whether the model is to think, where its template can be told so. `budget_tokens` and `display` are of no effect."""
 
     type: Literal["enabled", "disabled", "adaptive"]
@@ -50,32 +50,32 @@ class Thinking(Strict):
     display: str | None = None
 
 
-class OutputFormat(Strict):
+class OutputFormat(StrictModel):
     type: Literal["json_schema"]
     schema_: dict[str, Any] | bool = Field(alias="schema")
 
 
-class OutputConfig(Strict):
+class OutputConfig(StrictModel):
     """`effort` reaches the template where it reads it."""
 
     format: OutputFormat | None = None
     effort: str | None = None
 
 
-class Message(Strict):
+class AnthropicInputMessage(StrictModel):
     role: Literal["user", "assistant", "system"]
     content: Annotated[str | list[Any], BeforeValidator(as_it_is, json_schema_input_type=str | list[AnyBlock])]
 
 
-class Conversation(Strict):
+class AnthropicConversation(StrictModel):
     """What is counted and what is answered. The fields under the line are taken and of no effect."""
 
     model: str | None = None
-    messages: Annotated[list[Any], BeforeValidator(as_it_is, json_schema_input_type=list[Message])] = Field(min_length=1)
+    messages: Annotated[list[Any], BeforeValidator(as_it_is, json_schema_input_type=list[AnthropicInputMessage])] = Field(min_length=1)
     system: Text | None = None
-    tools: Annotated[list[Tool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
-    tool_choice: ToolChoice = Field(default_factory=lambda: ToolChoice(type="auto"))
-    thinking: Thinking | None = None
+    tools: Annotated[list[AnthropicTool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: AnthropicToolChoice = Field(default_factory=lambda: AnthropicToolChoice(type="auto"))
+    thinking: AnthropicThinking | None = None
     output_config: OutputConfig = Field(default_factory=OutputConfig)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # an extension
     # ---
@@ -83,14 +83,14 @@ class Conversation(Strict):
     speed: str | None = None
 
 
-class Thread(Strict):
+class AnthropicThread(StrictModel):
     """The server is to keep the conversation. This one keeps none; see `MessagesRequest.check_thread`."""
 
     type: Literal["create", "continue"]
     previous_message_id: str | None = None
 
 
-class MessagesRequest(Conversation):
+class MessagesRequest(AnthropicConversation):
     """The body of POST /v1/messages. Those under the first line are taken and of no effect, under the second extensions."""
 
     max_tokens: int = Field(ge=1, lt=2**31)
@@ -104,7 +104,7 @@ class MessagesRequest(Conversation):
     service_tier: str | None = None
     inference_geo: str | None = None
     # ---
-    thread: Thread | None = None
+    thread: AnthropicThread | None = None
     seed: int | None = None
     min_p: float = Field(0.0, ge=0, le=1)
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)

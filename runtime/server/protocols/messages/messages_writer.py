@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from sgl.runtime.dialects import Arguments, CallBegun, Said, Thought
+from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ContentDelta, ReasoningDelta
 
-from ..chat.sample import Over, Told
-from ..openai_answers import Json
+from ..chat.chat_choice import ChoiceFinished, ContentChunk
+from ..openai_common.openai_response_fields import Json
 
 SIGNATURE = "unsigned"  # clients want one; nobody checks it
 DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking"), "tool_use": ("input_json_delta", "partial_json")}
 
 
-class BlockWriter:
+class ContentBlockWriter:
     """Writes blocks, one after the other; one ends where the next begins."""
 
     def __init__(self) -> None:
@@ -26,22 +26,22 @@ class BlockWriter:
         """The blocks so far, whole. The input of a call that broke off is empty."""
         return [_whole(block, "".join(pieces)) for block, pieces in self._blocks]
 
-    def write(self, told: Iterable[Told]) -> list[Json]:
+    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
         return [event for one in told for event in self._events(one)]
 
     # inside
 
-    def _events(self, told: Told) -> list[Json]:
+    def _events(self, told: ContentChunk) -> list[Json]:
         match told.event:
-            case Said(text):
+            case ContentDelta(text):
                 return self._piece({"type": "text", "text": ""}, text)
-            case Thought(text):
+            case ReasoningDelta(text):
                 return self._piece({"type": "thinking", "thinking": "", "signature": ""}, text)
-            case CallBegun(_, id, name):
+            case ToolCallStart(_, id, name):
                 return self._begin({"type": "tool_use", "id": id.replace("call_", "toolu_", 1), "name": name, "input": {}})
-            case Arguments(_, text):
+            case ArgumentsDelta(_, text):
                 return self._delta(text)
-            case Over():
+            case ChoiceFinished():
                 return self._end()
         return []
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sampling.params import OTHER_NAMES, SamplingParams, own_names
-from sgl.runtime.text.passage import Passage
+from sgl.runtime.sampling.sampling_params import OTHER_NAMES, SamplingParams, accepted_names
+from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from .errors import RequestError
+from ...http.http_errors import RequestError
 from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields, checked
 
 MOST_PROMPTS = 256  # in one call
@@ -33,18 +33,18 @@ _RENAMED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class GrammarConstraint:
     kind: Kind
     source: str
     resources: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class NativeSampling:
     """One `sampling_params`: how `n` texts are to be sampled."""
 
     params: SamplingParams
-    constraint: Constraint | None
+    constraint: GrammarConstraint | None
     n: int
 
 
@@ -60,7 +60,7 @@ class PromptRequest:
     rid: str
     prompt: str | list[int]
     params: SamplingParams
-    constraint: Constraint | None
+    constraint: GrammarConstraint | None
     n: int = 1
     logprob_start: int = -1
     token_texts: bool = False
@@ -142,7 +142,7 @@ def _quoted(fields: GenerateFields, prompts: list[Any], batched: bool) -> list[A
     return [_passage(text, stretches) for text, stretches in zip(prompts, given, strict=True)]
 
 
-def _passage(text: str, stretches: list[Any]) -> Passage:
+def _passage(text: str, stretches: list[Any]) -> QuotedText:
     """Raises RequestError for stretches that are none of the text, in order and apart."""
     end = 0
     for stretch in stretches:
@@ -151,7 +151,7 @@ def _passage(text: str, stretches: list[Any]) -> Passage:
             told = f"quoted has {stretch!r:.60} in a text of {len(text)} characters; give [first, end, 0 or 1], in order"
             raise RequestError(told, param="quoted")
         end = stretch[1]
-    return Passage(text, ((first, stop, bool(own)) for first, stop, own in stretches))
+    return QuotedText(text, ((first, stop, bool(own)) for first, stop, own in stretches))
 
 
 def each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
@@ -180,18 +180,18 @@ def _start(start: int) -> int:
 
 def _read_samplings(
     given: dict[str, Any] | list[dict[str, Any]] | None, tokenizer: Tokenizer, most: int | None
-) -> Sampling | list[Sampling]:
+) -> NativeSampling | list[NativeSampling]:
     if isinstance(given, list):
         return [_read_sampling(entry, tokenizer, most, f"sampling_params[{i}]") for i, entry in enumerate(given)]
     return _read_sampling(given or {}, tokenizer, most, "sampling_params")
 
 
-def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, most: int | None, place: str) -> Sampling:
+def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, most: int | None, place: str) -> NativeSampling:
     fields = checked(SamplingFields, entry, SAMPLING_WITHOUT, place)
     lengths = _lengths(fields, place)
     _check_least(lengths, place)
     _check_most(lengths, most, place)
-    return Sampling(_params(fields, lengths, tokenizer), _constraint(fields), fields.n or 1)
+    return NativeSampling(_params(fields, lengths, tokenizer), _constraint(fields), fields.n or 1)
 
 
 def _lengths(fields: SamplingFields, place: str) -> dict[str, int | None]:
@@ -199,7 +199,7 @@ def _lengths(fields: SamplingFields, place: str) -> dict[str, int | None]:
     given = {name: getattr(fields, name) for both in OTHER_NAMES.items() for name in both}
     unbounded: dict[str, int | None] = {"max_tokens": None} if "max_new_tokens" in fields.model_fields_set else {}
     try:
-        return unbounded | own_names({name: value for name, value in given.items() if value is not None})
+        return unbounded | accepted_names({name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
         raise RequestError(f"in {place}, {error}", param=place) from None
 
@@ -253,14 +253,14 @@ def _token_id(text: str) -> int:
 # the constraint
 
 
-def _constraint(fields: SamplingFields) -> Constraint | None:
+def _constraint(fields: SamplingFields) -> GrammarConstraint | None:
     given = [kind for kind in _CONSTRAINTS if getattr(fields, kind) is not None]
     if len(given) > 1:
         raise RequestError(f"sampling_params has {' and '.join(given)}; only one of them can be set", param=given[1])
     if not given:
         return None
     source = getattr(fields, given[0])
-    return Constraint(given[0], source if isinstance(source, str) else _written(given[0], source), fields.resources)
+    return GrammarConstraint(given[0], source if isinstance(source, str) else _written(given[0], source), fields.resources)
 
 
 def _written(kind: Kind, source: Any) -> str:

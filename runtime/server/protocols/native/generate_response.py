@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 
-from .native_requests import PromptRequest
-from .runs import ABORTED
+from .generate_request_reader import PromptRequest
+from ...running_requests import ABORTED
 
 Json = dict[str, Any]
 Entry = list[Any]  # [log-probability or None, token id, text or None]
@@ -28,7 +28,7 @@ class PromptLogprobs:
     top: list[TokenLogprobs]
 
 
-class AnswerWriter:
+class GenerateResponseWriter:
     """Writes the answers to one prompt, of which several texts may follow; `index` counts them, for their ids."""
 
     def __init__(self, request: PromptRequest, token_bytes: Sequence[bytes], index: int = 0) -> None:

@@ -14,38 +14,38 @@ from fastapi.responses import Response, StreamingResponse
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from .adapters import check_adapters
-from .allowance import json_response
-from .bodies import BodyRoute, beside
-from .bridge import Bridge, Prompt
-from .caller import ADAPTER, arrange
-from .compiling import Compiler
-from .errors import RequestError, problem
-from .native_answers import AnswerWriter, Json, PromptLogprobs
-from .native_requests import GenerateRequest, PromptRequest, read_request
-from .sse import merged, together
+from ...served_adapters import check_adapters
+from ...http.response_size_limit import json_response
+from ...http.request_bodies import JsonBodyRoute, parse_in_worker_thread
+from ...engine_bridge import EngineBridge, Prompt
+from ...request_context import ADAPTER, apply_caller
+from ...grammar_compiler import RequestGrammarCompiler
+from ...http.http_errors import RequestError, problem
+from .generate_response import GenerateResponseWriter, Json, PromptLogprobs
+from .generate_request_reader import GenerateRequest, PromptRequest, read_request
+from ...http.sse_responses import merged, together
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 @router.post("/generate")
 async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
     state = request.app.state
-    call = await beside(request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
+    call = await parse_in_worker_thread(request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
     check_adapters([request.adapter for request in call.prompts], state.adapters)
-    arrange(state.settings, call.priority, call.timeout)
+    apply_caller(state.settings, call.priority, call.timeout)
     state.bridge.admission.check(sum(request.n for request in call.prompts))
-    service = NativeService(state.bridge, state.compiler, state.engine.tokenizer)
+    service = GenerateService(state.bridge, state.compiler, state.engine.tokenizer)
     if call.stream:
         return StreamingResponse(await _started(service.events(call)), media_type="text/event-stream")
     answers = await service.answers(call)
     return await json_response(answers if call.listed else answers[0])
 
 
-class NativeService:
+class GenerateService:
     """Answers calls in the words of the protocol."""
 
-    def __init__(self, bridge: Bridge, compiler: Compiler, tokenizer: Tokenizer) -> None:
+    def __init__(self, bridge: EngineBridge, compiler: RequestGrammarCompiler, tokenizer: Tokenizer) -> None:
         self._bridge, self._compiler, self._tokenizer = bridge, compiler, tokenizer
 
     async def answers(self, call: GenerateRequest) -> list[Json]:
@@ -94,7 +94,7 @@ class NativeService:
                 yield index, writer.aborted()
 
     async def _written(
-        self, request: PromptRequest, writers: list[AnswerWriter]
+        self, request: PromptRequest, writers: list[GenerateResponseWriter]
     ) -> AsyncGenerator[tuple[int, Json], None]:
         prompt, grammar = await self._prompt(request), await self._grammar(request)
         async with aclosing(self._bridge.stream(prompt, request.params, grammar, request.n)) as chunks:
@@ -133,8 +133,8 @@ class NativeService:
         found, tops = await self._bridge.logprobs(prompt, start + 1, top)
         return PromptLogprobs(prompt[start], found, tops)
 
-    def _writer(self, request: PromptRequest, index: int) -> AnswerWriter:
-        return AnswerWriter(request, self._tokenizer.token_bytes, index)
+    def _writer(self, request: PromptRequest, index: int) -> GenerateResponseWriter:
+        return GenerateResponseWriter(request, self._tokenizer.token_bytes, index)
 
 
 def _start_token(tokenizer: Tokenizer) -> int:

@@ -11,17 +11,17 @@ from pydantic import BaseModel, ConfigDict
 
 from sgl.runtime.dialects import reasoning_named, split_reasoning
 
-from .adapters import check_adapters
-from .bodies import BodyRoute
-from .embeddings import AT_ONCE, MOST_INPUTS, written_list
-from .errors import RequestError
-from .fields import First
-from .native_requests import each
+from ...served_adapters import check_adapters
+from ...http.request_bodies import JsonBodyRoute
+from ..completions.embeddings_routes import AT_ONCE, MOST_INPUTS, written_list
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First
+from .generate_request_reader import each
 from .native_types import Prompts, Text, Texts, checked
 
 NONE: frozenset[str] = frozenset()
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 class AbortFields(BaseModel):

@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from .caller import MOST_URGENT
-from .errors import RequestError
-from .fields import First, shown
-from .openai_types import few_biases
+from ...request_context import MOST_URGENT
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First, shown
+from ..openai_common.openai_request_types import few_biases
 
 MOST_TOP = 128  # likeliest tokens beside each
 

@@ -8,24 +8,24 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
 
-from sgl.runtime.dialects import CallEnded, Said, Thought
+from sgl.runtime.dialects import ToolCallEnd, ContentDelta, ReasoningDelta
 
-from ..chat.sample import Called, Told
-from ..chat.talk import Talk
-from ..openai_answers import Json, finish_reason
-from ..openai_work import Work
-from ..renaming import Aside, renaming
-from ..sse import primed
-from .turns import NAMES, chat_of
-from .types import OllamaChat, OllamaGenerate
+from ..chat.chat_choice import ToolCallChunk, ContentChunk
+from ..chat.chat_request_run import ChatRequestRun
+from ..openai_common.openai_response_fields import Json, finish_reason
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.chat_translation import Aside, translated_errors
+from ...http.sse_responses import primed
+from .ollama_to_chat import NAMES, chat_of
+from .ollama_types import OllamaChat, OllamaGenerate
 
 NANOSECONDS = 1_000_000_000
 
 
-class Reply:
+class OllamaReply:
     """aside: does the work with a long body beside the event loop."""
 
-    def __init__(self, work: Work, body: OllamaChat | OllamaGenerate, aside: Aside) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: OllamaChat | OllamaGenerate, aside: Aside) -> None:
         work.check_model(body.model and body.model.removesuffix(":latest"))
         self._work, self._body, self._aside = work, body, aside
 
@@ -57,17 +57,17 @@ class Reply:
 
     # inside
 
-    def _lines(self, talk: Talk, pieces: Iterable[Told]) -> Iterable[Json]:
+    def _lines(self, talk: ChatRequestRun, pieces: Iterable[ContentChunk]) -> Iterable[Json]:
         for told in pieces:
             match told.event:
-                case Said(text):
+                case ContentDelta(text):
                     yield self._line(text, done=False)
-                case Thought(text):
+                case ReasoningDelta(text):
                     yield self._line("", text, done=False)
-                case CallEnded(index, True):
+                case ToolCallEnd(index, True):
                     yield self._line("", "", [talk.samples[0].calls[index]], done=False)
 
-    def _line(self, said: str, thought: str = "", calls: Iterable[Called] = (), **fields: object) -> Json:
+    def _line(self, said: str, thought: str = "", calls: Iterable[ToolCallChunk] = (), **fields: object) -> Json:
         moment = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
         head: Json = {"model": self._body.model or self._work.model, "created_at": moment}
         thinking = {"thinking": thought} if thought else {}
@@ -77,18 +77,18 @@ class Reply:
         message = {"role": "assistant", "content": said} | thinking | ({"tool_calls": made} if made else {})
         return head | {"message": message} | fields
 
-    async def _talk(self) -> Talk:
-        with renaming(NAMES):
+    async def _talk(self) -> ChatRequestRun:
+        with translated_errors(NAMES):
             chat = await self._aside(partial(chat_of, self._body, self._work.engine.tokenizer.chat_variables))
             self._work.check(chat, chat.limit)
-            return Talk(self._work, chat)
+            return ChatRequestRun(self._work, chat)
 
-    async def _begin(self, talk: Talk, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
-        with renaming(NAMES):
+    async def _begin(self, talk: ChatRequestRun, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+        with translated_errors(NAMES):
             return await talk.begin(streamed)
 
 
-def _end(talk: Talk) -> Json:
+def _end(talk: ChatRequestRun) -> Json:
     """What the last line says of all."""
     made = talk.samples[0].generations[0]
     total, first = (int(seconds * NANOSECONDS) for seconds in (made.e2e_latency, made.first_token_seconds))

@@ -10,32 +10,32 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ..bodies import UnnamedBodyRoute, aside
-from ..errors import Problem
-from ..openai_answers import Json
-from ..openai_work import Work
-from ..sse import LineResponse, primed
-from .reply import Reply
-from .types import OllamaChat, OllamaGenerate, OllamaShow
+from ...http.request_bodies import AnyContentTypeRoute, in_worker_thread
+from ...http.http_errors import HttpProblem
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.sse_responses import LineResponse, primed
+from .ollama_reply import OllamaReply
+from .ollama_types import OllamaChat, OllamaGenerate, OllamaShow
 
 VERSION = "0.12.0"  # of Ollama, whose routes these are: clients look whether it is new enough
 
-router = APIRouter(route_class=UnnamedBodyRoute)
+router = APIRouter(route_class=AnyContentTypeRoute)
 
 
 @router.post("/api/chat")
 async def chat(body: OllamaChat, request: Request) -> Response:
     """The assistant's next message; lines of JSON unless stream=false."""
-    return await _answer(Reply(Work(request), body, partial(aside, request)), body.stream)
+    return await _answer(OllamaReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request)), body.stream)
 
 
 @router.post("/api/generate")
 async def generate(body: OllamaGenerate, request: Request) -> Response:
     """The answer to one prompt; lines of JSON unless stream=false."""
-    return await _answer(Reply(Work(request), body, partial(aside, request)), body.stream)
+    return await _answer(OllamaReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request)), body.stream)
 
 
-async def _answer(reply: Reply, stream: bool) -> Response:
+async def _answer(reply: OllamaReply, stream: bool) -> Response:
     if reply.loads:
         return JSONResponse(reply.loaded())
     return LineResponse(await primed(reply.stream()), _error) if stream else JSONResponse(await reply.whole())
@@ -64,7 +64,7 @@ async def tags(request: Request) -> Json:
 @router.post("/api/show")
 async def show(body: OllamaShow, request: Request) -> Json:
     """The model's template, its context, what it can do."""
-    work = Work(request)
+    work = OpenAIRequestSetup(request)
     name = body.model or body.name
     work.check_model(name and name.removesuffix(":latest"))
     info = work.engine.info()
@@ -87,5 +87,5 @@ def _details(info: dict[str, Any]) -> Json:
     }  # fmt: skip
 
 
-def _error(problem: Problem) -> Json:
+def _error(problem: HttpProblem) -> Json:
     return {"error": problem.message}

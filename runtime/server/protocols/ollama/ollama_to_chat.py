@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from ..chat.template_variables import switched
-from ..chat.types import ChatRequest
-from ..errors import RequestError
-from ..openai_answers import Json
-from ..renaming import parsed
-from .types import Asked, Message, OllamaChat, OllamaGenerate
+from ..chat.chat_types import ChatRequest
+from ...http.http_errors import RequestError
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.chat_translation import parse_chat_request
+from .ollama_types import OllamaRequest, OllamaMessage, OllamaChat, OllamaGenerate
 
 NAMES = {  # of a chat request's fields, in errors
     r"max_completion_tokens|max_tokens": "options.num_predict",
@@ -25,7 +25,7 @@ EFFECTIVE = (
 )  # fmt: skip
 
 
-class Waiting:
+class UnansweredCalls:
     """Calls of one message without an answer yet, by their ids and names."""
 
     def __init__(self, calls: Iterable[tuple[str, str]]) -> None:
@@ -34,7 +34,7 @@ class Waiting:
         for id, name in self._names.items():
             self._of_name.setdefault(name, deque()).append(id)
 
-    def answered(self, message: Message, place: int) -> str:
+    def answered(self, message: OllamaMessage, place: int) -> str:
         """The id of the call that the message answers."""
         id, name = message.tool_call_id, message.tool_name or message.name
         if id is None and name is None:
@@ -56,13 +56,13 @@ def messages_of(body: OllamaChat | OllamaGenerate) -> list[Json]:
         system = [] if body.system is None else [{"role": "system", "content": body.system}]
         return [*system, {"role": "user", "content": body.prompt}]
     found: list[Json] = []
-    waiting = Waiting([])
+    waiting = UnansweredCalls([])
     for place, message in enumerate(body.messages):
         if message.role == "tool":
             found.append({"role": "tool", "content": message.content, "tool_call_id": waiting.answered(message, place)})
             continue
         calls = [(call.id or f"call_{place}_{number}", call.function) for number, call in enumerate(message.tool_calls)]
-        waiting = Waiting([(id, function.name) for id, function in calls])
+        waiting = UnansweredCalls([(id, function.name) for id, function in calls])
         about = [{"id": id, "function": {"name": function.name, "arguments": json.dumps(function.arguments)}} for id, function in calls]
         found.append({"role": message.role, "content": message.content, "tool_calls": about or None, "reasoning_content": message.thinking})
     return found
@@ -80,10 +80,10 @@ def chat_of(body: OllamaChat | OllamaGenerate, variables: frozenset[str]) -> Cha
         given["reasoning_effort"] = body.think
     if body.think is not None:
         given["chat_template_kwargs"] = switched(body.think is not False, variables)
-    return parsed(ChatRequest, given)
+    return parse_chat_request(ChatRequest, given)
 
 
-def _format(body: Asked) -> Json | None:
+def _format(body: OllamaRequest) -> Json | None:
     if not body.format:
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": {}}} if body.format == {} else None
     if body.format == "json":

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..chat.types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
-from ..fields import First
-from ..openai_types import Strict
+from ..chat.chat_types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
+from ...http.validation_errors import First
+from ..openai_common.openai_request_types import StrictModel
 
 
-class Options(Strict):
+class OllamaOptions(StrictModel):
     """Those under the line are taken and of no effect: they say how Ollama's own engine runs."""
 
     num_predict: int | None = Field(None, ge=-2, lt=2**31)  # below 0: as many as the context holds
@@ -38,51 +38,51 @@ class Options(Strict):
     low_vram: bool | None = None
 
 
-class CalledFunction(Strict):
+class OllamaCalledFunction(StrictModel):
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict)
     index: int | None = None
     description: str | None = None
 
 
-class Call(Strict):
+class OllamaToolCall(StrictModel):
     id: str | None = None
     type: str | None = None
-    function: CalledFunction
+    function: OllamaCalledFunction
 
 
-class Message(Strict):
+class OllamaMessage(StrictModel):
     """`images` may only be an empty list."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str | None = None
     images: Annotated[list[Any], First] | None = Field(None, max_length=0)
-    tool_calls: Annotated[list[Call], First] = Field(default_factory=list)
+    tool_calls: Annotated[list[OllamaToolCall], First] = Field(default_factory=list)
     tool_name: str | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
 
-class Asked(Strict):
+class OllamaRequest(StrictModel):
     """What both requests have. `keep_alive` is of no effect."""
 
     model: str | None = None
     format: Literal["json", ""] | dict[str, Any] | None = None
-    options: Options = Field(default_factory=lambda: Options.model_validate({}))
+    options: OllamaOptions = Field(default_factory=lambda: OllamaOptions.model_validate({}))
     stream: bool = True
     think: bool | str | None = None
     keep_alive: Any = None
 
 
-class OllamaChat(Asked):
+class OllamaChat(OllamaRequest):
     """The body of POST /api/chat."""
 
-    messages: Annotated[list[Message], First] = Field(default_factory=list, max_length=MOST_MESSAGES)
+    messages: Annotated[list[OllamaMessage], First] = Field(default_factory=list, max_length=MOST_MESSAGES)
     tools: Annotated[list[FunctionTool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
 
 
-class OllamaGenerate(Asked):
+class OllamaGenerate(OllamaRequest):
     """The body of POST /api/generate. Prompts are a user's message: raw ones are for /v1/completions."""
 
     prompt: str = ""
@@ -92,7 +92,7 @@ class OllamaGenerate(Asked):
     suffix: Literal[""] = ""
 
 
-class OllamaShow(Strict):
+class OllamaShow(StrictModel):
     """The body of POST /api/show."""
 
     model: str | None = None

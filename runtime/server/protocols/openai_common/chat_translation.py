@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .chat.types import MOST_MESSAGES
-from .errors import RequestError
-from .fields import refusal
+from ..chat.chat_types import MOST_MESSAGES
+from ...http.http_errors import RequestError
+from ...http.validation_errors import validation_message
 
 M = TypeVar("M", bound=BaseModel)
 
 Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does the work with a long body beside the event loop
 
 
-def parsed(kind: type[M], value: Any, *place: str | int) -> M:
+def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
     """The value as a model. Raises RequestError for the first thing that is wrong; `place` is where in the body it stands."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         told: list[Any] = error.errors(include_url=False)
-        raise refusal([{**one, "loc": (*place, *one["loc"])} for one in told], kind) from None
+        raise validation_message([{**one, "loc": (*place, *one["loc"])} for one in told], kind) from None
 
 
 def few(values: Sequence[Any], name: str) -> None:
@@ -34,16 +34,16 @@ def few(values: Sequence[Any], name: str) -> None:
 
 
 @contextmanager
-def renaming(names: Mapping[str, str]) -> Iterator[None]:
+def translated_errors(names: Mapping[str, str]) -> Iterator[None]:
     """RequestErrors from within have other names for fields: patterns of those of a chat request, and what stands for them."""
     try:
         yield
     except RequestError as error:
-        param = error.param and renamed(error.param, names)
-        raise RequestError(renamed(error.message, names), param, error.code, error.status, error.retry_after) from error
+        param = error.param and with_fields_renamed(error.param, names)
+        raise RequestError(with_fields_renamed(error.message, names), param, error.code, error.status, error.retry_after) from error
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
+def with_fields_renamed(text: str, names: Mapping[str, str]) -> str:
     for pattern, name in names.items():
         text = re.sub(rf"(?<![\w.]){pattern}" if pattern.endswith(".") else rf"(?<![\w.])(?:{pattern})(?!\w)", name, text)
     return text

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgl.runtime.sequences.ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 from sgl.runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -18,7 +18,7 @@ UNLIKELY = -9999.0  # OpenAI's word for a log-probability that has no number: -i
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogprobRow:
     """One token: its id, its log-probability (natural; None: it has none) and the likeliest ones in its place."""
 
     token: int
@@ -26,20 +26,20 @@ class Row:
     top: TokenLogprobs = field(default_factory=list)
 
 
-def rows_of(pairs: TokenLogprobs, tops: Sequence[TokenLogprobs] | None = None) -> list[Row]:
+def rows_of(pairs: TokenLogprobs, tops: Sequence[TokenLogprobs] | None = None) -> list[LogprobRow]:
     """One row a pair; `tops` as long as `pairs` or empty."""
     lists = tops or [[]] * len(pairs)
-    return [Row(token, value, top) for (value, token), top in zip(pairs, lists, strict=False)]
+    return [LogprobRow(token, value, top) for (value, token), top in zip(pairs, lists, strict=False)]
 
 
-def rows_of_generation(generation: Generation) -> list[Row]:
+def rows_of_generation(generation: Generation) -> list[LogprobRow]:
     """A row for each token of the text: none for the end token behind it."""
     count = len(generation.token_ids)
     rows = rows_of((generation.logprobs or [])[:count], generation.top_logprobs)
-    return rows + [Row(token, None) for token in generation.token_ids[len(rows) :]]
+    return rows + [LogprobRow(token, None) for token in generation.token_ids[len(rows) :]]
 
 
-class RowStream:
+class LogprobRowStream:
     """The rows of a streamed generation, each given out once the text of its token is.
 
     Tokens whose text is held back, because a stop string may cut them off, wait with it.
@@ -47,17 +47,17 @@ class RowStream:
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._pieces = tokenizer.visible_bytes(skip_special_tokens)
-        self._held: deque[Row] = deque()
+        self._held: deque[LogprobRow] = deque()
         self._given = 0
         self._room = 0  # bytes of text that is out and has no row yet
 
-    def take(self, chunk: Chunk) -> list[Row]:
+    def take(self, chunk: Chunk) -> list[LogprobRow]:
         """The rows that come with this chunk; with the last one all that are left."""
         if chunk.generation is not None:
             return rows_of_generation(chunk.generation)[self._given :]
         self._held += rows_of(chunk.logprobs or [], chunk.top_logprobs)
         self._room += len(chunk.text.encode())
-        ready: list[Row] = []
+        ready: list[LogprobRow] = []
         while self._held and (size := len(self._pieces[self._held[0].token])) <= self._room:
             self._room -= size
             ready.append(self._held.popleft())
@@ -68,7 +68,7 @@ class RowStream:
 # --- chat ------------------------------------------------------------------------------------------------
 
 
-def chat_logprobs(tokenizer: Tokenizer, rows: Sequence[Row]) -> Json:
+def chat_logprobs(tokenizer: Tokenizer, rows: Sequence[LogprobRow]) -> Json:
     """`choices[].logprobs` of chat completions."""
     return {
         "content": [
@@ -101,7 +101,7 @@ class TextLogprobs:
         self._offset = offset  # characters
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, rows: Sequence[Row]) -> Json:
+    def take(self, rows: Sequence[LogprobRow]) -> Json:
         """The lists for these rows, which come behind those of the last call."""
         return {
             "tokens": [self._name(row.token) for row in rows],
@@ -115,7 +115,7 @@ class TextLogprobs:
         self._offset += len(self._decoder.decode(self._tokenizer.token_bytes[token]))
         return start
 
-    def _best(self, row: Row) -> dict[str, float] | None:
+    def _best(self, row: LogprobRow) -> dict[str, float] | None:
         """The likeliest tokens, and the one that was taken if it is not among them."""
         if row.logprob is None:
             return None

@@ -12,19 +12,19 @@ from sgl.grammars import Grammar, GrammarError
 from sgl.runtime.dialects import Dialect
 from sgl.runtime.engine import Engine
 
-from .adapters import ServedAdapters, listed
-from .bridge import Bridge
-from .caller import ADAPTER, arrange
-from .compiling import Compiler, Kind, Resources
-from .errors import RequestError
-from .openai_types import Sampling
-from .record import RECORD
-from .settings import ServerSettings
+from ...served_adapters import ServedAdapters, listed
+from ...engine_bridge import EngineBridge
+from ...request_context import ADAPTER, apply_caller
+from ...grammar_compiler import RequestGrammarCompiler, Kind, Resources
+from ...http.http_errors import RequestError
+from .openai_request_types import OpenAISampling
+from ...observability.request_record import RECORD
+from ...server_settings import ServerSettings
 
 ANY_MODEL = ("", "default")  # what asks for no model by its name
 
 
-def named(name: str | None, models: Sequence[str], adapters: ServedAdapters) -> tuple[str, str | None]:
+def find_model(name: str | None, models: Sequence[str], adapters: ServedAdapters) -> tuple[str, str | None]:
     """The name by which a request calls a model, and the adapter that it means: "ADAPTER" or "MODEL:ADAPTER".
 
     A model of exactly that name comes first. Raises RequestError where there is none.
@@ -42,26 +42,26 @@ def named(name: str | None, models: Sequence[str], adapters: ServedAdapters) -> 
     raise RequestError(f"there is no model {name!r} here; this server has {known}{more}", "model", "model_not_found", 404)
 
 
-class Work:
+class OpenAIRequestSetup:
     """The parts of the application that a request needs, and the refusals that every request may meet."""
 
     def __init__(self, request: Request) -> None:
         state = request.app.state
-        self.bridge: Bridge = state.bridge
+        self.bridge: EngineBridge = state.bridge
         self.engine: Engine = state.engine
         self.settings: ServerSettings = state.settings
         self.model: str = state.models[0]
         self._models: tuple[str, ...] = state.models
         self._adapters: ServedAdapters = state.adapters
         self.dialect: Dialect = state.dialect
-        self._compiler: Compiler = state.compiler
+        self._compiler: RequestGrammarCompiler = state.compiler
 
     @property
     def context(self) -> int:
         """The most tokens that prompt and answer have together."""
         return self.engine.info()["context"]
 
-    def check(self, body: Sampling, max_tokens: int | None, prompts: int = 1) -> None:
+    def check(self, body: OpenAISampling, max_tokens: int | None, prompts: int = 1) -> None:
         """Raise RequestError for another model's name, for too many samples or tokens, and where there is no room now.
 
         From here on the request has the priority and the deadline that it asks for.
@@ -72,7 +72,7 @@ class Work:
             raise RequestError(f"n={body.n} is more than the {most} samples that this server gives", param="n")
         if limit is not None and max_tokens is not None and max_tokens > limit:
             raise RequestError(f"max_tokens={max_tokens} is more than this server's {limit}; ask for less", param="max_tokens")
-        arrange(self.settings, body.priority, body.timeout)
+        apply_caller(self.settings, body.priority, body.timeout)
         self.bridge.admission.check(prompts * body.n)
 
     def check_model(self, name: str | None) -> None:
@@ -80,12 +80,12 @@ class Work:
 
         From here on what the request opens runs under the adapter that the name means.
         """
-        self.model, adapter = named(name, self._models, self._adapters)
+        self.model, adapter = find_model(name, self._models, self._adapters)
         ADAPTER.set(adapter)
         if (record := RECORD.get()) is not None:
             record.adapter = adapter
 
-    async def grammar(self, body: Sampling) -> Any:
+    async def grammar(self, body: OpenAISampling) -> Any:
         """The compiled constraint, None without one. Raises RequestError naming the field at fault."""
         given = body.constraints()
         if len(given) > 1:

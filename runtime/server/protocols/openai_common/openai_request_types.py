@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from sgl.runtime.sampling.params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SamplingParams
 
-from .bridge import MOST_NAMED
-from .caller import MOST_URGENT
-from .errors import RequestError
-from .fields import First
+from ...engine_bridge import MOST_NAMED
+from ...request_context import MOST_URGENT
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First
 
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
 Constraint = tuple[Kind, Any, str]  # what compiles it, its source, the field that asked for it
@@ -34,7 +34,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _KNOWN: dict[type[BaseModel], frozenset[str]] = {}
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """No unknown fields, of which the first is told, no conversions between types, nulls dropped."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -90,12 +90,12 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is int and item >= 0 for item in value)
 
 
-class StreamOptions(Strict):
+class StreamOptions(StrictModel):
     include_usage: bool = False
     include_obfuscation: bool = False  # taken: nothing is ever padded
 
 
-class StructuredOutputs(Strict):
+class StructuredOutputs(StrictModel):
     """One of vLLM's ways to say what the text must keep to."""
 
     json_: str | bool | dict[str, Any] | None = Field(None, alias="json")
@@ -113,7 +113,7 @@ class StructuredOutputs(Strict):
         return [(kind, source, "structured_outputs") for kind, source in given if source is not None]
 
 
-class Guided(Strict):
+class ConstrainedFields(StrictModel):
     """What a text must keep to: in our own words, and as requests to vLLM have it."""
 
     regex: str | None = None
@@ -139,7 +139,7 @@ class Guided(Strict):
         return [constraint for constraint in given if constraint[1] is not None] + more
 
 
-class Sampling(Guided):
+class OpenAISampling(ConstrainedFields):
     """The fields that both requests share; those under the line are extensions of OpenAI's protocol."""
 
     model: str | None = None
@@ -179,7 +179,7 @@ class Sampling(Guided):
         return value
 
     @model_validator(mode="after")
-    def _options_of_a_stream(self) -> Sampling:
+    def _options_of_a_stream(self) -> OpenAISampling:
         if self.stream_options is not None and not self.stream:
             raise RequestError("stream_options needs stream=true", param="stream_options")
         return self
@@ -216,7 +216,7 @@ class Sampling(Guided):
         )
 
 
-class CompletionRequest(Sampling):
+class CompletionRequest(OpenAISampling):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[Prompts, BeforeValidator(prompts_of, json_schema_input_type=AnyPrompt)]

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sgl.runtime.engine import Engine
-from sgl.runtime.sequences.ops import Generation
+from sgl.runtime.sequences.sequence_ops import Generation
 
 Json = dict[str, Any]
 
 
-def head(engine: Engine, model: str, prefix: str, kind: str) -> Json:
+def response_head(engine: Engine, model: str, prefix: str, kind: str) -> Json:
     """The fields with which an answer and each of its events begin."""
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..chat.plan import tools_of
-from ..chat.prompt import prompt_of
-from ..chat.types import ChatRequest, Message
-from ..errors import RequestError
-from ..openai_work import Work
+from ..chat.chat_plan import tools_of
+from ..chat.chat_prompt import build_chat_prompt
+from ..chat.chat_types import ChatRequest, ChatMessage
+from ...http.http_errors import RequestError
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
 
 
-async def fitted(work: Work, chat: ChatRequest) -> ChatRequest:
+async def truncate_to_fit(work: OpenAIRequestSetup, chat: ChatRequest) -> ChatRequest:
     """The request without its first turns, as few of them as have to go for its prompt and its answer to find room.
 
     A turn is a user's message with all that follows it. The system's messages before the first one stay, and the last
@@ -31,14 +31,14 @@ async def fitted(work: Work, chat: ChatRequest) -> ChatRequest:
 
 
 def _from(chat: ChatRequest, starts: Sequence[int], turn: int) -> ChatRequest:
-    head: list[Message] = [message for message in chat.messages[: starts[0]] if message.role == "system"]
+    head: list[ChatMessage] = [message for message in chat.messages[: starts[0]] if message.role == "system"]
     return chat.model_copy(update={"messages": head + chat.messages[starts[turn] :]})
 
 
-async def _fits(work: Work, chat: ChatRequest) -> bool:
+async def _fits(work: OpenAIRequestSetup, chat: ChatRequest) -> bool:
     most = min(work.context - (chat.limit or 1), work.settings.max_prompt_tokens or work.context)
     try:
-        prompt = await prompt_of(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+        prompt = await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
     except RequestError as error:
         if error.code == "context_length_exceeded":
             return False

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ..errors import RequestError
-from ..fields import First, shown
-from ..openai_answers import Json
-from ..openai_types import Strict, refused
-from ..renaming import parsed
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First, shown
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_types import StrictModel, refused
+from ..openai_common.chat_translation import parse_chat_request
 
 Status = Literal["in_progress", "completed", "incomplete"]
 TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}  # of a part: its type, its field
@@ -37,21 +37,21 @@ def _text_of(part: Any) -> str:
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | list[dict[str, Any]])]
 
 
-class Item(Strict):
+class ResponseItem(StrictModel):
     """What all items have. `id` and `status` of earlier answers are taken and say nothing new."""
 
     id: str | None = None
     status: Status | None = None
 
 
-class MessageItem(Item):
+class MessageItem(ResponseItem):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Text
     phase: str | None = None
 
 
-class CallItem(Item):
+class CallItem(ResponseItem):
     """A call of an earlier answer. `caller`, `namespace` and `async`, which clients send back, say nothing here."""
 
     type: Literal["function_call"]
@@ -63,7 +63,7 @@ class CallItem(Item):
     async_: bool | None = Field(None, alias="async")
 
 
-class OutputItem(Item):
+class OutputItem(ResponseItem):
     """What a tool answered."""
 
     type: Literal["function_call_output"]
@@ -74,7 +74,7 @@ class OutputItem(Item):
     namespace: str | None = None
 
 
-class ReasoningItem(Item):
+class ReasoningItem(ResponseItem):
     """A thought of an earlier answer: its whole text, or a summary, or what `encrypted` made of it."""
 
     type: Literal["reasoning"]
@@ -89,24 +89,24 @@ class ReasoningItem(Item):
         return told or (decrypted(self.encrypted_content) if self.encrypted_content else "")
 
 
-class Reference(Item):
+class ItemReference(ResponseItem):
     """An item of an answer that the server keeps."""
 
     type: Literal["item_reference"]
     id: str = Field(min_length=1)
 
 
-AnyItem = MessageItem | CallItem | OutputItem | ReasoningItem | Reference
-KINDS: dict[str, type[Item]] = {
+AnyItem = MessageItem | CallItem | OutputItem | ReasoningItem | ItemReference
+KINDS: dict[str, type[ResponseItem]] = {
     "message": MessageItem,
     "function_call": CallItem,
     "function_call_output": OutputItem,
     "reasoning": ReasoningItem,
-    "item_reference": Reference,
+    "item_reference": ItemReference,
 }
 
 
-def item_of(value: Any, *place: str | int) -> Item:
+def item_of(value: Any, *place: str | int) -> ResponseItem:
     """Raises RequestError that names the place, for what is no item and for kinds that this server has not."""
     kind = value.get("type", "message") if isinstance(value, dict) else None
     known = KINDS.get(kind) if isinstance(kind, str) else None
@@ -114,10 +114,10 @@ def item_of(value: Any, *place: str | int) -> Item:
         where = ".".join(map(str, place))
         given = f"type {shown(kind, 100)}" if isinstance(value, dict) else type(value).__name__
         raise RequestError(f"{where}: items are objects of type {', '.join(KINDS)}, not {given}", f"{where}.type", "invalid_value")
-    return parsed(known, value, *place)
+    return parse_chat_request(known, value, *place)
 
 
-def kept(item: Item) -> Json:
+def kept(item: ResponseItem) -> Json:
     """The item as it is shown and kept: with an id, and content in parts."""
     if isinstance(item, MessageItem):
         kind = "output_text" if item.role == "assistant" else "input_text"

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 
-from sgl.runtime.sequences.ops import Generation
+from sgl.runtime.sequences.sequence_ops import Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ..errors import Problem
-from ..openai_answers import Json
-from .items import new_id
-from .types import ResponseRequest
+from ...http.http_errors import HttpProblem
+from ..openai_common.openai_response_fields import Json
+from .response_items import new_id
+from .responses_types import ResponseRequest
 
 CUT = {"reason": "max_output_tokens"}
 CODES = {429: "rate_limit_exceeded"}  # else server_error: clients know no others
 
 
-class Answer:
+class ResponseBuilder:
     """One response; `id` is its own from the beginning."""
 
     def __init__(self, body: ResponseRequest, model: str, stored: bool) -> None:
         self.id, self._created = new_id("resp"), time.time()
         self._common = _echo(body) | {"model": model, "store": stored}
 
-    def json(self, status: str, output: list[Json], usage: Json | None = None, problem: Problem | None = None) -> Json:
+    def json(self, status: str, output: list[Json], usage: Json | None = None, problem: HttpProblem | None = None) -> Json:
         """The response at this moment. problem: what made it fail."""
         error = None if problem is None else {"code": CODES.get(problem.status, "server_error"), "message": problem.message}
         return {

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..caller import CALLER
-from ..errors import RequestError
-from ..openai_answers import Json
+from ...request_context import CALLER
+from ...http.http_errors import RequestError
+from ..openai_common.openai_response_fields import Json
 
 MOST_AGE = 24 * 3600.0  # seconds since an answer, or one that follows it, was last used
 LARGEST = 4  # one answer may have this part of the bytes
@@ -23,7 +23,7 @@ Key = tuple[str, str]  # tenant, id
 
 
 @dataclass
-class Kept:
+class StoredResponse:
     """A response and the items of its own input, both as JSON. run: the id of the request that makes it."""
 
     answer: bytes
@@ -52,7 +52,7 @@ class ResponseStore:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._kept: dict[str, OrderedDict[str, Kept]] = {}  # of each tenant, in the order of their last use
+        self._kept: dict[str, OrderedDict[str, StoredResponse]] = {}  # of each tenant, in the order of their last use
         self._items: dict[Key, str] = {}  # ids of items to those of responses
         self._held: Counter[str] = Counter()  # bytes of each tenant
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class ResponseStore:
 
     def put(self, answer: Json, input: bytes, ids: Iterable[str], run: str) -> None:
         """Keep a response and its own input: JSON, and the ids of its items. One that is too large is not kept."""
-        self._keep((CALLER.get().tenant, answer["id"]), answer, Kept(b"", input, answer["previous_response_id"], RUNNING, run), ids)
+        self._keep((CALLER.get().tenant, answer["id"]), answer, StoredResponse(b"", input, answer["previous_response_id"], RUNNING, run), ids)
 
     def update(self, answer: Json) -> None:
         """What has become of a response, unless it is kept no more."""
@@ -74,7 +74,7 @@ class ResponseStore:
         if kept is not None:
             self._keep(key, answer, replace(kept, used=time.monotonic()), kept.items)
 
-    def _keep(self, key: Key, answer: Json, kept: Kept, ids: Iterable[str]) -> None:
+    def _keep(self, key: Key, answer: Json, kept: StoredResponse, ids: Iterable[str]) -> None:
         kept.answer, kept.status = as_json(answer), answer["status"]
         kept.items = (*dict.fromkeys([*ids, *(item["id"] for item in answer["output"])]),)
         with self._lock:
@@ -86,12 +86,12 @@ class ResponseStore:
             self._items |= {(key[0], id): key[1] for id in kept.items}
             self._make_room()
 
-    def get(self, id: str) -> Kept:
+    def get(self, id: str) -> StoredResponse:
         """Raises RequestError with 404 where there is none of the caller's."""
         tenant = CALLER.get().tenant
         with self._lock:
             self._forget_old()
-            mine: OrderedDict[str, Kept] = self._kept.get(tenant, OrderedDict())
+            mine: OrderedDict[str, StoredResponse] = self._kept.get(tenant, OrderedDict())
             kept = mine.get(id)
             if kept is None:
                 raise missing(id)
@@ -99,13 +99,13 @@ class ResponseStore:
             mine.move_to_end(id)
         return kept
 
-    def delete(self, id: str) -> Kept:
+    def delete(self, id: str) -> StoredResponse:
         kept = self.get(id)
         with self._lock:
             self._drop((CALLER.get().tenant, id))
         return kept
 
-    def chain(self, id: str) -> list[Kept]:
+    def chain(self, id: str) -> list[StoredResponse]:
         """The response and all that it follows, the first one first."""
         found = [self.get(id)]
         while (before := found[-1].previous) is not None:

@@ -8,36 +8,36 @@ from contextlib import aclosing
 
 from sgl.runtime.errors import RequestAborted
 
-from ..chat.plan import tools_of
-from ..chat.prompt import prompt_of
-from ..chat.sample import Told
-from ..chat.talk import Talk
-from ..chat.types import MOST_MESSAGES, ChatRequest
-from ..errors import RequestError, problem
-from ..openai_answers import Json
-from ..openai_work import Work
-from ..renaming import Aside, few, renaming
-from ..sse import primed
-from .answer import Answer, usage_of
-from .items import Item, Reference, item_of, kept
-from .store import ENDED, RUNNING, ResponseStore, as_json
-from .truncation import fitted
-from .turns import NAMES, Placed, chat_of, messages_of
-from .types import ENCRYPTED, ResponseRequest
-from .writer import OutputWriter
+from ..chat.chat_plan import tools_of
+from ..chat.chat_prompt import build_chat_prompt
+from ..chat.chat_choice import ContentChunk
+from ..chat.chat_request_run import ChatRequestRun
+from ..chat.chat_types import MOST_MESSAGES, ChatRequest
+from ...http.http_errors import RequestError, problem
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.chat_translation import Aside, few, translated_errors
+from ...http.sse_responses import primed
+from .response_object import ResponseBuilder, usage_of
+from .response_items import ResponseItem, ItemReference, item_of, kept
+from .response_store import ENDED, RUNNING, ResponseStore, as_json
+from .conversation_truncation import truncate_to_fit
+from .responses_to_chat import NAMES, PlacedMessage, chat_of, messages_of
+from .responses_types import ENCRYPTED, ResponseRequest
+from .responses_writer import ResponseOutputWriter
 
 
-class Reply:
+class ResponsesReply:
     """run: the id of the request, by which it can be aborted. aside: does the work with a long body beside the event loop."""
 
-    def __init__(self, work: Work, body: ResponseRequest, store: ResponseStore, run: str, aside: Aside) -> None:
+    def __init__(self, work: OpenAIRequestSetup, body: ResponseRequest, store: ResponseStore, run: str, aside: Aside) -> None:
         work.check_model(body.model)
         self._work, self._body, self._run, self._aside = work, body, run, aside
         self._store = store
         self._stored = body.store and store.most > 0
-        self._answer = Answer(body, work.model, self._stored)
-        self._writer = OutputWriter(body.summary, ENCRYPTED in body.include)
-        self._input: list[Item] = []
+        self._answer = ResponseBuilder(body, work.model, self._stored)
+        self._writer = ResponseOutputWriter(body.summary, ENCRYPTED in body.include)
+        self._input: list[ResponseItem] = []
         self._known: dict[str, Json] = {}  # items that were kept, of responses that the input refers to
 
     async def whole(self) -> Json:
@@ -83,7 +83,7 @@ class Reply:
             self._update(last)
             yield {"type": f"response.{name or last['status']}", "response": last}
 
-    def _ended(self, talk: Talk) -> Json:
+    def _ended(self, talk: ChatRequestRun) -> Json:
         [sample] = talk.samples
         usage = usage_of(sample.generations, sample.thought, self._work.engine.tokenizer)
         return self._answer.json("incomplete" if sample.finish == "length" else "completed", self._writer.output, usage)
@@ -100,22 +100,22 @@ class Reply:
     async def count(self) -> int:
         """Tokens of the prompt."""
         work = self._work
-        with renaming(NAMES):
+        with translated_errors(NAMES):
             chat = await self._asked()
             work.check_model(chat.model)
-            prompt = await prompt_of(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+            prompt = await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
         return len(prompt.ids)
 
-    async def _begin(self, talk: Talk, streamed: bool) -> AsyncGenerator[tuple[int, list[Told]], None]:
-        with renaming(NAMES):
+    async def _begin(self, talk: ChatRequestRun, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+        with translated_errors(NAMES):
             return await talk.begin(streamed)
 
-    async def _talk(self) -> Talk:
+    async def _talk(self) -> ChatRequestRun:
         """Raises RequestError for what cannot be answered."""
-        with renaming(NAMES):
+        with translated_errors(NAMES):
             chat = await self._asked()
             self._work.check(chat, chat.limit)
-            return Talk(self._work, await fitted(self._work, chat) if self._body.truncation == "auto" else chat)
+            return ChatRequestRun(self._work, await truncate_to_fit(self._work, chat) if self._body.truncation == "auto" else chat)
 
     async def _asked(self) -> ChatRequest:
         given = self._body.input
@@ -129,7 +129,7 @@ class Reply:
         items = [*self._history(), *self._given()]
         return chat_of(self._body, messages_of(items, self._body.instructions))
 
-    def _history(self) -> Iterator[Placed]:
+    def _history(self) -> Iterator[PlacedMessage]:
         """The items of what this response follows."""
         previous = self._body.previous_response_id
         if previous is None:
@@ -143,18 +143,18 @@ class Reply:
             if found > MOST_MESSAGES:
                 raise RequestError(f"what the response {previous!r} follows has more than {MOST_MESSAGES} items", "previous_response_id")
             for item in items:
-                yield Placed(item_of(item, item["id"]), item["id"])
+                yield PlacedMessage(item_of(item, item["id"]), item["id"])
 
-    def _given(self) -> Iterator[Placed]:
+    def _given(self) -> Iterator[PlacedMessage]:
         """The items of the request itself."""
         given = self._body.input
         few(given if isinstance(given, list) else [], "input")
         for place, value in enumerate([{"role": "user", "content": given}] if isinstance(given, str) else given):
             item = item_of(value, "input", place)
-            if isinstance(item, Reference):
+            if isinstance(item, ItemReference):
                 item = item_of(self._referred(item.id), "input", place)
             self._input.append(item)
-            yield Placed(item, f"input.{place}")
+            yield PlacedMessage(item, f"input.{place}")
 
     def _referred(self, id: str) -> Json:
         if id not in self._known:

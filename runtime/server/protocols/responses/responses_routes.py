@@ -10,23 +10,23 @@ from typing import Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from ..allowance import json_response
-from ..bodies import BodyRoute, aside
-from ..errors import Problem, RequestError
-from ..openai_answers import Json
-from ..openai_work import Work
-from ..sse import NamedEventResponse, primed
-from .reply import Reply
-from .store import RUNNING, ResponseStore, missing
-from .types import ResponseRequest
+from ...http.response_size_limit import json_response
+from ...http.request_bodies import JsonBodyRoute, in_worker_thread
+from ...http.http_errors import HttpProblem, RequestError
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.sse_responses import NamedEventResponse, primed
+from .responses_reply import ResponsesReply
+from .response_store import RUNNING, ResponseStore, missing
+from .responses_types import ResponseRequest
 
-router = APIRouter(route_class=BodyRoute)
+router = APIRouter(route_class=JsonBodyRoute)
 
 
 @router.post("/v1/responses")
 async def create(body: ResponseRequest, request: Request) -> Response:
     """The next items of a conversation; a stream of events with stream=true."""
-    reply = Reply(Work(request), body, _store(request), request.state.request_id, partial(aside, request))
+    reply = ResponsesReply(OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request))
     if body.stream:
         return NamedEventResponse(await primed(reply.stream()), _error)
     return await json_response(await reply.whole())
@@ -35,7 +35,7 @@ async def create(body: ResponseRequest, request: Request) -> Response:
 @router.post("/v1/responses/input_tokens")
 async def input_tokens(body: ResponseRequest, request: Request) -> Json:
     """How long the prompt of such a request is."""
-    reply = Reply(Work(request), body, _store(request), request.state.request_id, partial(aside, request))
+    reply = ResponsesReply(OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request))
     return {"object": "response.input_tokens", "input_tokens": await reply.count()}
 
 
@@ -60,7 +60,7 @@ async def cancel(id: str, request: Request) -> Json:
     kept = _store(request).get(id)
     if kept.status != RUNNING:
         raise RequestError(f"the response {id!r} is {kept.status}; only one that is in progress can be cancelled", "id")
-    Work(request).bridge.runs.abort(kept.run)
+    OpenAIRequestSetup(request).bridge.runs.abort(kept.run)
     answer: Json = json.loads(kept.answer)
     return answer | {"status": "cancelled"}
 
@@ -96,5 +96,5 @@ def _store(request: Request) -> ResponseStore:
     return store
 
 
-def _error(problem: Problem) -> Json:
+def _error(problem: HttpProblem) -> Json:
     return {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..chat.types import ChatRequest
-from ..errors import RequestError
-from ..openai_answers import Json
-from ..renaming import parsed
-from .items import CallItem, Item, MessageItem, OutputItem, ReasoningItem
-from .types import Allowed, Named, ResponseRequest
+from ..chat.chat_types import ChatRequest
+from ...http.http_errors import RequestError
+from ..openai_common.openai_response_fields import Json
+from ..openai_common.chat_translation import parse_chat_request
+from .response_items import CallItem, ResponseItem, MessageItem, OutputItem, ReasoningItem
+from .responses_types import ResponseAllowedTools, ResponseNamedTool, ResponseRequest
 
 NAMES = {  # of a chat request's fields, in errors
     r"tools\.(\d+)\.function\.": r"tools.\1.",
@@ -24,14 +24,14 @@ NAMES = {  # of a chat request's fields, in errors
 }
 
 
-class Placed(NamedTuple):
+class PlacedMessage(NamedTuple):
     """An item, and where it stands: "input.3", or in what the server keeps."""
 
-    item: Item
+    item: ResponseItem
     place: str
 
 
-class _Turn:
+class _ChatTurn:
     """A turn of the assistant: neighbouring messages, thoughts and calls."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class _Turn:
         self.thoughts: list[str] = []
         self.calls: list[tuple[CallItem, str]] = []
 
-    def add(self, item: Item, place: str) -> None:
+    def add(self, item: ResponseItem, place: str) -> None:
         if isinstance(item, MessageItem):
             self.texts.append(item.content)
         elif isinstance(item, CallItem):
@@ -73,7 +73,7 @@ def _answered(call: CallItem, place: str, answers: dict[str, str]) -> bool:
     return call.call_id in answers
 
 
-def messages_of(items: Iterable[Placed], instructions: str | None) -> list[Json]:
+def messages_of(items: Iterable[PlacedMessage], instructions: str | None) -> list[Json]:
     """The messages of a chat; what stands before the conversation is one message of the system.
 
     Raises RequestError for calls without output, outputs without a call before them, and second ones.
@@ -81,10 +81,10 @@ def messages_of(items: Iterable[Placed], instructions: str | None) -> list[Json]
     items = list(items)
     answers = _answers(items)
     found: list[Json] = [] if instructions is None else [{"role": "system", "content": instructions}]
-    turn: _Turn | None = None
+    turn: _ChatTurn | None = None
     for item, place in items:
         if isinstance(item, CallItem | ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
-            turn = turn or _Turn()
+            turn = turn or _ChatTurn()
             turn.add(item, place)
             continue
         found += [] if turn is None else turn.messages(answers)
@@ -101,7 +101,7 @@ def _put(messages: list[Json], role: str, text: str) -> None:
         messages.append({"role": role, "content": text})
 
 
-def _answers(items: Iterable[Placed]) -> dict[str, str]:
+def _answers(items: Iterable[PlacedMessage]) -> dict[str, str]:
     """What came of each call, by its id."""
     called: set[str] = set()
     found: dict[str, str] = {}
@@ -134,7 +134,7 @@ def chat_of(body: ResponseRequest, messages: list[Json]) -> ChatRequest:
         "temperature", "top_p", "top_logprobs", "parallel_tool_calls", "seed", "stop", "top_k", "min_p", "repetition_penalty",
         "frequency_penalty", "presence_penalty", "chat_template_kwargs", "priority", "timeout",
     }  # fmt: skip
-    return parsed(ChatRequest, given | {name: getattr(body, name) for name in same})
+    return parse_chat_request(ChatRequest, given | {name: getattr(body, name) for name in same})
 
 
 def _format(body: ResponseRequest) -> Json:
@@ -147,12 +147,12 @@ def _format(body: ResponseRequest) -> Json:
 def _choice(body: ResponseRequest) -> str | Json:
     """`tool_choice` in the chat's words."""
     choice = body.tool_choice
-    if isinstance(choice, Named):
+    if isinstance(choice, ResponseNamedTool):
         return _of_chat(choice)
-    if not isinstance(choice, Allowed):
+    if not isinstance(choice, ResponseAllowedTools):
         return choice
     return {"type": choice.type, choice.type: {"mode": choice.mode, "tools": [_of_chat(tool) for tool in choice.tools]}}
 
 
-def _of_chat(tool: Named) -> Json:
+def _of_chat(tool: ResponseNamedTool) -> Json:
     return {"type": "function", "function": {"name": tool.name}}

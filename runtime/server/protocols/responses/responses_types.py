@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..caller import MOST_URGENT
-from ..chat.types import MOST_TOOLS, ToolName
-from ..errors import RequestError
-from ..fields import First, shown
-from ..openai_types import UNIT, Strict, as_it_is, refused
-from .items import AnyItem
+from ...request_context import MOST_URGENT
+from ..chat.chat_types import MOST_TOOLS, ToolName
+from ...http.http_errors import RequestError
+from ...http.validation_errors import First, shown
+from ..openai_common.openai_request_types import UNIT, StrictModel, as_it_is, refused
+from .response_items import AnyItem
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 OF_OTHER_TOOLS = (  # taken: there is nothing of them here
@@ -22,7 +22,7 @@ Most = Annotated[int, Field(ge=1, lt=2**31)]
 Label = Annotated[str, Field(max_length=512)]
 
 
-class Function(Strict):
+class ResponseFunction(StrictModel):
     """A tool that the model may call. `defer_loading` and the like say nothing here: it is always there."""
 
     type: Literal["function"]
@@ -34,17 +34,17 @@ class Function(Strict):
     output_schema: Any = None
 
 
-class Named(Strict):
+class ResponseNamedTool(StrictModel):
     type: Literal["function"]
     name: ToolName
 
 
-class Allowed(Strict):
+class ResponseAllowedTools(StrictModel):
     """Only some of the tools, as `mode` has it."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"] = "auto"
-    tools: Annotated[list[Named], First] = Field(min_length=1)
+    tools: Annotated[list[ResponseNamedTool], First] = Field(min_length=1)
 
 
 def _choice(value: Any) -> Any:
@@ -54,7 +54,7 @@ def _choice(value: Any) -> Any:
     raise refused(f'it is "none", "auto", "required" or {{"type": "function", "name": ...}}, not {shown(value)}')
 
 
-class Format(Strict):
+class ResponseTextFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = Field(None, min_length=1, max_length=64)
     schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
@@ -62,24 +62,24 @@ class Format(Strict):
     strict: bool = True  # always so
 
     @model_validator(mode="after")
-    def _schema_where_due(self) -> Format:
+    def _schema_where_due(self) -> ResponseTextFormat:
         if (self.schema_ is not None) != (self.type == "json_schema"):
             raise RequestError("the field schema belongs to type 'json_schema', and only to it", param="text.format.schema")
         return self
 
 
-class TextOptions(Strict):
-    format: Format = Field(default_factory=lambda: Format.model_validate({}))
+class TextOptions(StrictModel):
+    format: ResponseTextFormat = Field(default_factory=lambda: ResponseTextFormat.model_validate({}))
     verbosity: Literal["low", "medium", "high"] | None = None  # taken, and of no effect
 
 
-class Reasoning(Strict):
+class ReasoningOptions(StrictModel):
     effort: str | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class StreamOptions(Strict):
+class ResponseStreamOptions(StrictModel):
     include_obfuscation: bool = False  # taken: nothing is ever padded
 
 
@@ -89,7 +89,7 @@ def _metadata(value: Any) -> Any:
     return value
 
 
-class ResponseRequest(Strict):
+class ResponseRequest(StrictModel):
     """The body of POST /v1/responses. The fields under the first line are taken and of no effect, those under the second
     are extensions of OpenAI's protocol."""
 
@@ -104,15 +104,15 @@ class ResponseRequest(Strict):
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_logprobs: int = Field(0, ge=0, le=20)
-    tools: Annotated[list[Function], First] = Field(default_factory=list, max_length=MOST_TOOLS)
-    tool_choice: Annotated[Literal["none", "auto", "required"] | Named | Allowed, BeforeValidator(_choice)] = "auto"
+    tools: Annotated[list[ResponseFunction], First] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: Annotated[Literal["none", "auto", "required"] | ResponseNamedTool | ResponseAllowedTools, BeforeValidator(_choice)] = "auto"
     parallel_tool_calls: bool = True
     text: TextOptions = TextOptions()
-    reasoning: Reasoning = Reasoning()
+    reasoning: ReasoningOptions = ReasoningOptions()
     truncation: Literal["auto", "disabled"] = "disabled"
     background: Literal[False] = False
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     # ---
     user: str | None = None
     safety_identifier: str | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from sgl.runtime.dialects import Arguments, CallBegun, CallEnded, Said, Thought
+from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ToolCallEnd, ContentDelta, ReasoningDelta
 
-from ..chat.sample import Over, Told
-from ..openai_answers import Json
-from .items import encrypted, new_id
+from ..chat.chat_choice import ChoiceFinished, ContentChunk
+from ..openai_common.openai_response_fields import Json
+from .response_items import encrypted, new_id
 
 
-class Writing(ABC):
+class ItemWriter(ABC):
     """An item that is being written: `json` is the item so far. Methods give the events of what they do."""
 
     def __init__(self, index: int, json: Json) -> None:
@@ -38,7 +38,7 @@ class Writing(ABC):
         """Puts the content into the item."""
 
 
-class MessageWriting(Writing):
+class MessageItemWriter(ItemWriter):
     def __init__(self, index: int) -> None:
         super().__init__(index, {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []})
         self._pieces: list[str] = []
@@ -64,7 +64,7 @@ class MessageWriting(Writing):
         return {"type": "output_text", "text": "".join(self._pieces), "annotations": [], "logprobs": [*self._rows]}
 
 
-class CallWriting(Writing):
+class CallItemWriter(ItemWriter):
     def __init__(self, index: int, id: str, name: str) -> None:
         json = {"id": new_id("fc"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name, "arguments": ""}
         super().__init__(index, json)
@@ -83,7 +83,7 @@ class CallWriting(Writing):
         return [self._event("function_call_arguments.done", name=self.json["name"], arguments=self.json["arguments"])]
 
 
-class ThoughtWriting(Writing):
+class ReasoningItemWriter(ItemWriter):
     """A thought as content, or with `summary` as that. `carried`: its text is in encrypted_content too."""
 
     def __init__(self, index: int, summary: bool, carried: bool) -> None:
@@ -121,7 +121,7 @@ class ThoughtWriting(Writing):
         return {"type": "summary_text" if self._summary else "reasoning_text", "text": "".join(self._pieces)}
 
 
-class OutputWriter:
+class ResponseOutputWriter:
     """Writes items, one after the other; one ends where the next begins.
 
     finish: why the sample ended, empty before it has.
@@ -129,8 +129,8 @@ class OutputWriter:
 
     def __init__(self, summary: bool, carried: bool) -> None:
         self._summary, self._carried = summary, carried
-        self._items: list[Writing] = []
-        self._open: Writing | None = None
+        self._items: list[ItemWriter] = []
+        self._open: ItemWriter | None = None
         self.finish = ""
 
     @property
@@ -138,7 +138,7 @@ class OutputWriter:
         """The items so far, of which the last may be open."""
         return [{**item.json} for item in self._items]
 
-    def write(self, told: Iterable[Told]) -> list[Json]:
+    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
         """The events of these pieces, without their numbers."""
         return [event for one in told for event in self._events(one)]
 
@@ -148,41 +148,41 @@ class OutputWriter:
 
     # inside
 
-    def _events(self, told: Told) -> list[Json]:
+    def _events(self, told: ContentChunk) -> list[Json]:
         match told.event:
-            case Said(text):
+            case ContentDelta(text):
                 return self._say(text, told.rows)
-            case Thought(text):
-                begun = [] if isinstance(self._open, ThoughtWriting) else self._next(self._thought())
-                assert isinstance(self._open, ThoughtWriting)
+            case ReasoningDelta(text):
+                begun = [] if isinstance(self._open, ReasoningItemWriter) else self._next(self._thought())
+                assert isinstance(self._open, ReasoningItemWriter)
                 return [*begun, *self._open.add(text)]
-            case CallBegun(_, id, name):
-                return self._next(CallWriting(len(self._items), id, name))
-            case Arguments(_, text) if isinstance(self._open, CallWriting):
+            case ToolCallStart(_, id, name):
+                return self._next(CallItemWriter(len(self._items), id, name))
+            case ArgumentsDelta(_, text) if isinstance(self._open, CallItemWriter):
                 return self._open.add(text)
-            case CallEnded(_, complete) if isinstance(self._open, CallWriting):
+            case ToolCallEnd(_, complete) if isinstance(self._open, CallItemWriter):
                 self._open.whole = complete
-            case Over(finish):
+            case ChoiceFinished(finish):
                 return self._over(finish, told.rows)
         return []
 
     def _say(self, text: str, rows: Json | None) -> list[Json]:
         begun: list[Json] = []
-        if not isinstance(self._open, MessageWriting):
+        if not isinstance(self._open, MessageItemWriter):
             text = text.removeprefix("\n") if self._items else text  # which parts it from a call before it
-            begun = self._next(MessageWriting(len(self._items)))
-        assert isinstance(self._open, MessageWriting)
+            begun = self._next(MessageItemWriter(len(self._items)))
+        assert isinstance(self._open, MessageItemWriter)
         return [*begun, *self._open.add(text, rows)]
 
     def _over(self, finish: str, rows: Json | None) -> list[Json]:
         self.finish = finish
-        events = self._say("", rows) if not self._items or (rows and isinstance(self._open, MessageWriting)) else []
+        events = self._say("", rows) if not self._items or (rows and isinstance(self._open, MessageItemWriter)) else []
         return [*events, *self._close("incomplete" if finish == "length" else "completed")]
 
-    def _thought(self) -> ThoughtWriting:
-        return ThoughtWriting(len(self._items), self._summary, self._carried)
+    def _thought(self) -> ReasoningItemWriter:
+        return ReasoningItemWriter(len(self._items), self._summary, self._carried)
 
-    def _next(self, item: Writing) -> list[Json]:
+    def _next(self, item: ItemWriter) -> list[Json]:
         ended = self._close("completed")
         self._items.append(item)
         self._open = item
@@ -192,4 +192,4 @@ class OutputWriter:
         item, self._open = self._open, None
         if item is None:
             return []
-        return item.end("incomplete" if isinstance(item, CallWriting) and not item.whole else status)
+        return item.end("incomplete" if isinstance(item, CallItemWriter) and not item.whole else status)
