@@ -5,7 +5,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = "runtime/layers/cpu"
+KERNELS = "runtime/csrc"
 NO_SYMBOLS = ["-g0"], ["-Wl,-s"]  # what the compiler and the linker are told: with debug information the kernels are five times as large
 
 
@@ -28,8 +28,8 @@ setup(
         ),
         Extension(
             "sgl.runtime.layers._cpu",
-            [f"{KERNELS}.c"],
-            depends=glob(f"{KERNELS}_*.h"),
+            [f"{KERNELS}/python/module.c"],
+            depends=[path for path in glob(f"{KERNELS}/**/*", recursive=True) if Path(path).is_file()],
             extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", *NO_SYMBOLS[0]],
             extra_link_args=["-pthread", *NO_SYMBOLS[1]],
             optional=True,

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "cpu_team.h"
+#include "../base/threads.c"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -43,7 +43,7 @@ INLINE bfloat16 from_float_bf16(float x) { /* to nearest, ties to even; NaN stay
     return (bfloat16)(x != x ? 0x7fc0 : rounded);
 }
 
-#include "cpu_activation.h"
+#include "../base/activation.h"
 
 INLINE void prefetch(const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
@@ -51,9 +51,9 @@ INLINE void prefetch(const void *from, size_t bytes) {
 
 INLINE long ceiling(long a, long b) { return (a + b - 1) / b; }
 
-#include "cpu_wide.h"
-#include "cpu_e4m3.h"
-#include "cpu_product.h"
+#include "../base/avx512.h"
+#include "../attention/restore_e4m3.c"
+#include "../gemm/product.c"
 
 /* What one attention call needs; rows are query tokens, heads are KV heads. Strides count elements. */
 typedef struct {
@@ -81,43 +81,43 @@ INLINE float share_of_keys(const Attention *job, long head, float most, float to
     return keep / (total * keep + exponential(sink - top));
 }
 
-#include "cpu_tile.h"
-#include "cpu_routing.h"
-#include "cpu_layer.h"
-#include "cpu_recurrent.h"
-#include "cpu_adapt_wide.h"
-#include "cpu_places.h"
-#include "cpu_sample.h"
+#include "../attention/tiles.c"
+#include "../experts/routing.c"
+#include "../step/structs.h"
+#include "../recurrent/scans.c"
+#include "../adapters/packed.c"
+#include "../sampling/places.c"
+#include "../sampling/sample.c"
 
 #define TYPE float
 #define NAME(f) f##_f32
 #define WIDE WIDE_f32
-#include "cpu_typed.h"
-#include "cpu_attend_wide.h"
-#include "cpu_attend.h"
-#include "cpu_latent.h"
-#include "cpu_choice.h"
-#include "cpu_experts.h"
-#include "cpu_recurrent_typed.h"
-#include "cpu_states.h"
-#include "cpu_adapt.h"
-#include "cpu_step.h"
+#include "../elementwise/elementwise.inc"
+#include "../attention/attend_avx512.inc"
+#include "../attention/attend.inc"
+#include "../attention/latent.inc"
+#include "../attention/topk_select.inc"
+#include "../experts/mixture.inc"
+#include "../recurrent/convolution.inc"
+#include "../recurrent/mixers.inc"
+#include "../adapters/adapters.inc"
+#include "../step/step.inc"
 #undef TYPE
 #undef NAME
 #undef WIDE
 #define TYPE bfloat16
 #define NAME(f) f##_bf16
 #define WIDE WIDE_bf16
-#include "cpu_typed.h"
-#include "cpu_attend_wide.h"
-#include "cpu_attend.h"
-#include "cpu_latent.h"
-#include "cpu_choice.h"
-#include "cpu_experts.h"
-#include "cpu_recurrent_typed.h"
-#include "cpu_states.h"
-#include "cpu_adapt.h"
-#include "cpu_step.h"
+#include "../elementwise/elementwise.inc"
+#include "../attention/attend_avx512.inc"
+#include "../attention/attend.inc"
+#include "../attention/latent.inc"
+#include "../attention/topk_select.inc"
+#include "../experts/mixture.inc"
+#include "../recurrent/convolution.inc"
+#include "../recurrent/mixers.inc"
+#include "../adapters/adapters.inc"
+#include "../step/step.inc"
 
 /* ------------------------------------------------------------------------------------------- Python */
 
@@ -133,7 +133,7 @@ static int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, lon
 #define POINTER(i) ((void *)(intptr_t)a[i])
 #define DISPATCH(f, ...) (a[0] ? f##_bf16(__VA_ARGS__) : f##_f32(__VA_ARGS__))
 
-#include "cpu_buffers.h"
+#include "../python/buffers.c"
 
 /* linear(weight, x, residual, y, rows): residual may be 0, or y */
 static PyObject *py_linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {

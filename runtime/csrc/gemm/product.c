@@ -102,7 +102,7 @@ WIDE_f32 INLINE void sums_f32(const Product *job, long row, long block, const lo
 
 #define BLOCKS WIDE_f32 static void blocks_f32
 #define SUMS sums_f32
-#include "cpu_blocks.h"
+#include "../gemm/row_blocks.inc"
 
 /* ----- bfloat16 by AVX512_BF16, whose instruction multiplies 16 pairs exactly and adds them in float32 */
 
@@ -164,18 +164,18 @@ WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const 
 
 #define BLOCKS WIDE_bf16 static void blocks_bf16
 #define SUMS sums_bf16
-#include "cpu_blocks.h"
+#include "../gemm/row_blocks.inc"
 #else
 static void blocks_f32(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 static void blocks_bf16(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif
 
-#include "cpu_narrow.h"
-#include "cpu_int8.h"
-#include "cpu_int4.h"
-#include "cpu_float.h"
-#include "cpu_product_amx.h"
-#include "cpu_product_avx2.h"
+#include "../gemm/epilogue.h"
+#include "../quantized/int8.c"
+#include "../quantized/int4.c"
+#include "../quantized/floats.c"
+#include "../gemm/dense_amx.c"
+#include "../gemm/dense_avx2.c"
 
 /* ----- all kinds */
 

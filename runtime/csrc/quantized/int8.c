@@ -124,7 +124,7 @@ VNNI INLINE void sums_int8(const Product *job, long row, long block, const long 
 
 #define BLOCKS VNNI static void blocks_int8
 #define SUMS sums_int8
-#include "cpu_blocks.h"
+#include "../gemm/row_blocks.inc"
 #else
 static int has_vnni(void) { return 0; }
 static void blocks_int8(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }

@@ -92,7 +92,7 @@ INLINE void narrow_chunk(const float *x, const Grouping *g, Chunk *chunk, int8_t
 NARROWED(float, f32)
 NARROWED(bfloat16, bf16)
 #undef NARROWED
-#include "cpu_narrow_wide.h"
+#include "../quantized/quantize_activations_avx512.c"
 
 typedef struct {
     const Product *from;
@@ -199,8 +199,8 @@ static void blocks_int4_plain(const Product *job, long row, long rows, long bloc
 }
 
 #if defined(__x86_64__)
-#include "cpu_int4_avx2.h"
-#include "cpu_int4_vnni.h"
+#include "../quantized/int4_avx2.c"
+#include "../quantized/int4_vnni.c"
 #endif
 
 /* ----- the whole product */

@@ -238,7 +238,7 @@ VNNI static void blocks_float_wide(const Product *job, long row, long rows, long
     else blocks_float_by_wide(job, row, rows, block, end, 4);
 }
 
-#include "cpu_float8.h"
+#include "../quantized/float8_bf16.c"
 #else
 static void fill_float8(void) {}
 #endif
