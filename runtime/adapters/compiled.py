@@ -1,4 +1,4 @@
-"""Adapters by the compiled kernels (layers/cpu_adapt.h), on a CPU: alone, and within the compiled step."""
+"""Adapters by the compiled kernels (csrc/adapters/adapters.h), on a CPU: alone, and within the compiled step."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CompiledLaw(Law):
 
 
 def can_pack(site: Site, dtype: torch.dtype) -> bool:
-    """Whether the kernels take a site's pairs packed, which is faster (layers/cpu_adapt_wide.h)."""
+    """Whether the kernels take a site's pairs packed, which is faster (csrc/adapters/packed.c)."""
     whole = site.inputs % BLOCK == 0 and all(run.start % BLOCK == run.stop % BLOCK == 0 for run in site.runs)
     return whole and dtype == torch.bfloat16 and bool(cpu.kernels.NATIVE_BFLOAT16)
 

@@ -58,7 +58,7 @@ def blocked(weight: Grouped, bias: Tensor | None, dtype: torch.dtype) -> Grouped
 
 
 class GroupedBlockedLinear(BlockedLinear):
-    """y = x W^T + b by the compiled product of codes in groups (cpu_int4.h).
+    """y = x W^T + b by the compiled product of codes in groups (csrc/quantized/grouping.h).
 
     A row of x is rounded to 8 bits for each 64 inputs, or each group where that is smaller; sums within these are exact
     and added in one order: a row's bits are the same in any batch.
@@ -172,7 +172,7 @@ class Layout(NamedTuple):
 
 
 class _Packing:
-    """A weight's parts as the blocks of cpu_int4.h have them."""
+    """A weight's parts as the blocks of csrc/quantized/grouping.h have them."""
 
     def __init__(self, weight: Grouped) -> None:
         self.weight, inputs = weight, weight.shape[1]

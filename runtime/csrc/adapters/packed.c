@@ -3,20 +3,13 @@
 
    Packed, A is [pieces * rank / 8] [inputs / 32] [8] [32] and B [outputs / 32] [rank / 2] [32] [2], as weights are. Then A x is rounded to bfloat16. */
 
-enum { GROUP_ROWS = 32, UNITS_A_THREAD = 4 }; /* rows of one adapter that are computed at a time; of A x, as each unit costs a turn at two shared counters */
+#include "../base/avx512.h"
+#include "../base/isa.h"
+#include "../gemm/dense_avx512.h"
+#include "../gemm/product.h"
+#include "adapters.h"
 
-typedef struct { /* rows of one adapter: from `begin` to `end` of ByAdapter.row */
-    long slot, begin, end;
-} RowGroup;
-
-typedef struct {
-    long rows, count;
-    int32_t row[STEP_ROWS]; /* [rows] that have an adapter, by slot, rising in each group */
-    RowGroup group[STEP_ROWS];
-} ByAdapter;
-
-/* rows: at most STEP_ROWS. wanted: which of `slots` are theirs, or 0. */
-static void group_rows(ByAdapter *by, const int64_t *slots, const int64_t *wanted, long rows) {
+INTERNAL void group_rows(ByAdapter *by, const int64_t *slots, const int64_t *wanted, long rows) {
     by->rows = by->count = 0;
     for (int64_t slot = -1, next; by->rows < rows; slot = next) {
         next = INT64_MAX;
@@ -34,23 +27,8 @@ static void group_rows(ByAdapter *by, const int64_t *slots, const int64_t *wante
     }
 }
 
-static pthread_key_t adapt_key;
-
-/* Memory of this thread for A x of one product. */
-static float *adapt_space(size_t bytes) {
-    static _Thread_local void *space;
-    static _Thread_local size_t size;
-    if (bytes > size) {
-        free(space);
-        space = malloc(size = bytes + bytes / 2);
-        if (!space) abort(); /* as in narrow_space */
-        pthread_setspecific(adapt_key, space);
-    }
-    return space;
-}
-
 /* The lines from `first` to `end` as pieces to fetch, behind the `count` that there are. */
-static long pieces_of(const void *from, long first, long end, const char **pieces, long count) {
+INTERNAL long pieces_of(const void *from, long first, long end, const char **pieces, long count) {
     for (; first < end && count < FETCHED; first += FETCHED_LINES) pieces[count++] = (const char *)from + first * 64;
     return count;
 }
@@ -93,7 +71,7 @@ WIDE_bf16 INLINE void shrink_some(const bfloat16 *a, long inputs, const bfloat16
 }
 
 /* Eight numbers of A x, from `first` on. h: of the first row; a row of h begins `width` floats behind the one before. */
-WIDE_bf16 static void shrink_packed(const Pair *pair, long first, const bfloat16 *x, const int32_t *row, long rows, float *h, long width) {
+WIDE_bf16 INTERNAL void shrink_packed(const Pair *pair, long first, const bfloat16 *x, const int32_t *row, long rows, float *h, long width) {
     const bfloat16 *a = (const bfloat16 *)pair->a + first * pair->inputs;
     for (long i = 0, some; i < rows; i += some) {
         const bfloat16 *from[3];
@@ -140,7 +118,7 @@ WIDE_bf16 INLINE void expand_some(const Pair *pair, const bfloat16 *const *h, __
 }
 
 /* y += scale * B h of one or two rows, for the outputs from `first` to `last`, multiples of BLOCK. */
-WIDE_bf16 static void expand_packed(const Pair *pair, const bfloat16 *const *h, float factor, long first, long last, bfloat16 *const *y, long rows) {
+WIDE_bf16 INTERNAL void expand_packed(const Pair *pair, const bfloat16 *const *h, float factor, long first, long last, bfloat16 *const *y, long rows) {
     const __m512 scale = _mm512_set1_ps(factor);
     for (long blocks; first < last; first += blocks * BLOCK) {
         blocks = first + 2 * BLOCK <= last ? 2 : 1;
@@ -151,6 +129,6 @@ WIDE_bf16 static void expand_packed(const Pair *pair, const bfloat16 *const *h, 
     }
 }
 #else
-static void shrink_packed(const Pair *pair, long first, const bfloat16 *x, const int32_t *row, long rows, float *h, long width) { (void)pair, (void)first, (void)x, (void)row, (void)rows, (void)h, (void)width; }
-static void expand_packed(const Pair *pair, const bfloat16 *const *h, float factor, long first, long last, bfloat16 *const *y, long rows) { (void)pair, (void)h, (void)factor, (void)first, (void)last, (void)y, (void)rows; }
+INTERNAL void shrink_packed(const Pair *pair, long first, const bfloat16 *x, const int32_t *row, long rows, float *h, long width) { (void)pair, (void)first, (void)x, (void)row, (void)rows, (void)h, (void)width; }
+INTERNAL void expand_packed(const Pair *pair, const bfloat16 *const *h, float factor, long first, long last, bfloat16 *const *y, long rows) { (void)pair, (void)h, (void)factor, (void)first, (void)last, (void)y, (void)rows; }
 #endif

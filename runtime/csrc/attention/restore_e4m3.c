@@ -1,49 +1,7 @@
-/* Numbers of 8 bits (e4m3: sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinity), as keys and values may be kept.
-   Every way gives the same bits: all of them are numbers of bfloat16 too. */
+/* Numbers of 8 bits to float32 and bfloat16: see restore_e4m3.h. */
 
-enum { E4M3_NAN = 0x7f, E4M3_LARGEST = 448 };
-
-INLINE float to_float_e4m3(uint8_t x) {
-    const uint32_t size = x & 0x7f, moved = (size << 20) + (120u << 23), sign = (uint32_t)(x & 0x80) << 24;
-    float normal, y;
-    memcpy(&normal, &moved, 4);
-    y = size < 8 ? (float)(int32_t)size * 0x1p-9f : normal;
-    uint32_t bits;
-    memcpy(&bits, &y, 4);
-    bits = (size == E4M3_NAN ? 0x7fc00000 : bits) | sign;
-    memcpy(&y, &bits, 4);
-    return y;
-}
-
-INLINE uint8_t from_float_e4m3(float x) { /* to nearest, ties to even; what is too large the largest; NaN stays NaN */
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    const uint32_t sign = bits >> 24 & 0x80, given = bits & 0x7fffffff, largest = 0x43e00000;
-    const uint32_t size = given < largest ? given : largest;
-    const uint32_t normal = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3);
-    float small;
-    memcpy(&small, &size, 4);
-    small += 16384.0f; /* whose last bit is the smallest of these numbers */
-    uint32_t few;
-    memcpy(&few, &small, 4);
-    const uint32_t code = size < 121u << 23 ? few - 0x46800000 : normal;
-    return (uint8_t)((given > 0x7f800000 ? E4M3_NAN : code) | sign);
-}
-
-INLINE bfloat16 to_bfloat16_e4m3(uint8_t x) {
-    const float y = to_float_e4m3(x);
-    uint32_t bits;
-    memcpy(&bits, &y, 4);
-    return (bfloat16)(bits >> 16);
-}
-
-/* Rows of keys or values to `room` [count, dim]: those that begin at `from` + slots[j] * token. */
-typedef struct {
-    const uint8_t *from;
-    const int32_t *slots;
-    long token, count, dim;
-    void *room;
-} Restore;
+#include "../base/isa.h"
+#include "restore_e4m3.h"
 
 #define RESTORED(type, suffix, converted) \
     CLONES static void restore_##suffix##_plainly(const Restore *job) { \
@@ -58,17 +16,14 @@ RESTORED(bfloat16, bf16, to_bfloat16_e4m3)
 #undef RESTORED
 
 #if defined(__x86_64__)
-#define VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
 static uint8_t e4m3_high[128] __attribute__((aligned(64))), e4m3_low[128] __attribute__((aligned(64))); /* of bfloat16, without signs */
 
-static void fill_e4m3(void) {
+INTERNAL void fill_e4m3(void) {
     for (int code = 0; code < 128; code++) {
         const bfloat16 y = to_bfloat16_e4m3((uint8_t)code);
         e4m3_high[code] = (uint8_t)(y >> 8), e4m3_low[code] = (uint8_t)y;
     }
 }
-
-static int has_vbmi(void) { return __builtin_cpu_supports("avx512vbmi") && has_avx512(); }
 
 /* Up to 64 numbers at a time: both bytes of their bfloat16 are looked up. They are laid out beforehand for the unpacking behind. */
 VBMI INLINE void halves_of_e4m3(const uint8_t *from, long count, __m512i order, __m512i *first, __m512i *second) {
@@ -128,24 +83,24 @@ __attribute__((target("avx2,f16c,fma"))) static void restore_f32_by_halves(const
     }
 }
 
-static int e4m3_ways(void) { return has_vbmi() ? 2 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+INTERNAL int e4m3_ways(void) { return has_vbmi() ? 2 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
 #else
-static void fill_e4m3(void) {}
-static int e4m3_ways(void) { return 0; }
+INTERNAL void fill_e4m3(void) {}
+INTERNAL int e4m3_ways(void) { return 0; }
 static void restore_bf16_widely(const Restore *job) { restore_bf16_plainly(job); }
 static void restore_f32_widely(const Restore *job) { restore_f32_plainly(job); }
 static void restore_f32_by_halves(const Restore *job) { restore_f32_plainly(job); }
 #endif
 
-static int e4m3_way; /* 0: plainly, 1: float32 by AVX2 and F16C, 2: rows of whole chunks by AVX512_VBMI */
+INTERNAL int e4m3_way; /* 0: plainly, 1: float32 by AVX2 and F16C, 2: rows of whole chunks by AVX512_VBMI */
 
-static void restore_f32(const Restore *job) {
+INTERNAL void restore_f32(const Restore *job) {
     if (e4m3_way == 2 && job->dim % 32 == 0) restore_f32_widely(job);
     else if (e4m3_way) restore_f32_by_halves(job);
     else restore_f32_plainly(job);
 }
 
-static void restore_bf16(const Restore *job) {
+INTERNAL void restore_bf16(const Restore *job) {
     if (e4m3_way == 2 && job->dim % 32 == 0) restore_bf16_widely(job);
     else restore_bf16_plainly(job);
 }

@@ -1,30 +1,6 @@
-/* Tiles of attention: query tokens that stand next to each other in one sequence, with the heads of one KV head. */
+/* How attention is cut into tiles: see tiles.h. */
 
-enum { MOST_TILE = 64, TILE_NUMBERS = 4096 }; /* queries; numbers that they mix, which stay in the first cache */
-
-typedef struct {
-    const Attention *job;
-    long *starts; /* [count + 1] rows at which tiles begin, and where the last ends */
-    long count;
-} Tiles;
-
-typedef struct {
-    const Attention *job;
-    long head, queries;                                        /* of keys; a row's queries are neighbours, rows are in order */
-    long row_of[MOST_TILE], head_of[MOST_TILE];                /* of each query */
-    long first[MOST_TILE], end[MOST_TILE];                     /* positions that it sees; both rise with the rows */
-    float most[MOST_TILE], total[MOST_TILE], mixed[TILE_NUMBERS]; /* its softmax so far; [queries] [dim] */
-} Tile;
-
-INLINE long most_in_tile(long dim) {
-    const long most = TILE_NUMBERS / dim;
-    return most < MOST_TILE ? most : MOST_TILE;
-}
-
-/* Where the slot of a row's position 0 would be. */
-INLINE const int32_t *origin_of(const Attention *job, long row) {
-    return (const int32_t *)((uintptr_t)job->slots[row] - (uintptr_t)job->before[row] * sizeof(int32_t));
-}
+#include "tiles.h"
 
 /* Whether the row goes on where the one before ends. Rows that only seem to are attended rightly too. */
 INLINE int goes_on(const Attention *job, long row) {
@@ -42,7 +18,7 @@ static void cut_tiles(Tiles *tiles) {
 
 /* Of each row of a tile and KV head the queries `from` to `from + some` of its group. A head's tiles follow each other, so that its keys
    stay in the second cache; late rows see the most and come first. */
-static void fill_tile(const Tiles *tiles, long index, long from, long some, Tile *tile) {
+INTERNAL void fill_tile(const Tiles *tiles, long index, long from, long some, Tile *tile) {
     const Attention *job = tiles->job;
     const long *start = tiles->starts + tiles->count - 1 - index % tiles->count;
     tile->job = job, tile->head = index / tiles->count, tile->queries = 0;
@@ -55,9 +31,9 @@ static void fill_tile(const Tiles *tiles, long index, long from, long some, Tile
         }
 }
 
-static void share_tiles(Piece run, const Attention *job) {
+INTERNAL void share_tiles(Piece run, const Attention *job) {
     Tiles tiles = {job, malloc((job->rows + 1) * sizeof(long)), 0};
-    if (!tiles.starts) abort(); /* as in narrow_space */
+    if (!tiles.starts) abort(); /* as in scratch.c */
     cut_tiles(&tiles);
     share(run, &tiles, tiles.count * job->kv_heads);
     free(tiles.starts);

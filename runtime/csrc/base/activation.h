@@ -1,4 +1,8 @@
 /* Functions of single numbers that the compiler turns into whole registers: exponential, tanh, erf and what is made of them. */
+#ifndef SGL_BASE_ACTIVATION_H
+#define SGL_BASE_ACTIVATION_H
+
+#include "common.h"
 
 enum { SILU, GELU, GELU_TANH, QUICK_GELU, RELU, RELU2 }; /* as in layers/cpu.py */
 
@@ -78,3 +82,5 @@ INLINE float activated(const int activation, float x) {
         case RELU: call(RELU); break; \
         case RELU2: call(RELU2); break; \
     }
+
+#endif

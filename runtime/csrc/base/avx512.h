@@ -1,16 +1,14 @@
-/* What this CPU has, and what AVX-512 attention needs of its registers, for both element types. */
+/* Vectors of float32 by AVX-512: sums across registers, the exponential, and chunks of both element types. */
+#ifndef SGL_BASE_AVX512_H
+#define SGL_BASE_AVX512_H
+
+#include "activation.h"
+#include "common.h"
+#include "isa.h"
 
 enum { CHUNK = 32 }; /* numbers of a head that are handled together, as two registers of float32 */
 
 #if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#define WIDE_f32 __attribute__((target("avx512f,avx512bw,avx512vl")))
-#define WIDE_bf16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-
-static int has_avx512(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }
-static int has_native_bfloat16(void) { return __builtin_cpu_supports("avx512bf16") && has_avx512(); }
-
 /* The sums of each of 4 registers' quarters, side by side: halves are added to halves, pair by pair. */
 WIDE_f32 INLINE __m512 add_quarters(const __m512 *s) {
     __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
@@ -97,7 +95,6 @@ WIDE_bf16 INLINE void join_chunk_bf16(bfloat16 *to, __m512 even, __m512 odd) {
     __m512i b = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
     _mm512_storeu_si512(to, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
 }
-#else
-static int has_avx512(void) { return 0; }
-static int has_native_bfloat16(void) { return 0; }
+#endif
+
 #endif

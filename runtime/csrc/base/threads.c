@@ -1,33 +1,8 @@
-/* A team of threads that shares the pieces of one job at a time.
+/* The team of threads: see threads.h. */
 
-   The caller works too and only ever waits for pieces that a helper has begun, so a helper that gets no core
-   (a busy machine, or a forked child that has no helpers) costs nothing. A barrier for all, as OpenMP has,
-   makes two threads a hundred times slower than one when something else holds a core. */
+#include "threads.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-
-enum { MOST_THREADS = 256, SPINS = 4000 }; /* about 50 us of waiting for the next job before going to sleep */
-
-#if defined(__x86_64__)
-#define PAUSE() __builtin_ia32_pause()
-#else
-#define PAUSE() ((void)0)
-#endif
-
-typedef void (*Piece)(const void *job, long index);
-
-static struct {
-    pthread_mutex_t busy, lock;
-    pthread_cond_t news;
-    int threads, helpers; /* wanted, the caller included; started */
-    Piece run;
-    const void *job;
-    long pieces;
-    atomic_long next, number;        /* piece to take; job number, which tells a helper that there is news */
-    atomic_int open, working, asleep; /* may helpers enter; how many are inside; how many must be woken */
-} team = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER, .threads = 1};
+INTERNAL Team team = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER, .threads = 1};
 
 static void take_pieces(void) {
     for (long i; (i = atomic_fetch_add(&team.next, 1)) < team.pieces;) team.run(team.job, i);
@@ -65,7 +40,7 @@ static void start_helpers(void) {
 }
 
 /* The child of a fork has no helpers, and whatever its parent's were doing is not going on in it. */
-static void forget_helpers(void) {
+INTERNAL void forget_helpers(void) {
     team.helpers = 0;
     atomic_store(&team.open, 0); /* a job of the parent's may be under way: the child's helpers must not take its pieces */
     atomic_store(&team.working, 0);
@@ -76,7 +51,7 @@ static void forget_helpers(void) {
 }
 
 /* Run every piece, here and in the helpers; alone when it is one piece or another thread has the team. */
-static void share(Piece run, const void *job, long pieces) {
+INTERNAL void share(Piece run, const void *job, long pieces) {
     if (pieces < 2 || team.threads < 2 || pthread_mutex_trylock(&team.busy)) {
         for (long i = 0; i < pieces; i++) run(job, i);
         return;

@@ -1,22 +1,6 @@
-/* Mixtures of experts: which experts a token goes to, with which weights, and the tokens of each expert together. */
+/* Which experts a token goes to, with which weights, and the tokens of each expert together. */
 
-typedef struct { /* what Python lays out, 8 bytes a field: the same names in models/expert_words.py; see Router in models/spec.py */
-    int64_t count, top_k, hidden;
-    int64_t inner, activation;               /* of one expert */
-    int64_t shared_inner, shared_activation; /* of the network that every token goes through */
-    int64_t sigmoid, best_first, groups, kept_groups, two_best, normalise;
-    double outside, floor, scale, limit, shared_limit; /* limit: 0 for none */
-    const float *correction;                           /* [count], or 0 */
-    int64_t *chosen_before;                            /* [count], how often each was chosen, is added to; or 0 */
-    const Weight *router, *shared_up, *shared_down, *switched; /* the last three: or 0 */
-    const Weight *const *up, *const *down;             /* [here] */
-    /* Where experts lie on several ranks: of an expert with copies, the row number n of all that ever chose it is computed by copy n % copies */
-    int64_t here, most_copies;            /* networks that are here: count, but for ranks */
-    const int64_t *copies;                /* [count], or 0: all are here, once */
-    const int64_t *places;                /* [count, most_copies], which of the networks here a copy is; negative: it is elsewhere */
-} Experts;
-
-INLINE float sigmoid_alone(float x) { return 1.0f / (1.0f + exponential(x > 87.0f ? -87.0f : -x)); }
+#include "experts.h"
 
 CLONES static void score(const Experts *experts, const float *logits, float *scores, long count) {
     if (experts->sigmoid) {
@@ -66,7 +50,7 @@ static void leave_groups(const Experts *experts, float *choice, float *ranks, in
 }
 
 /* One token: logits [count] -> chosen [top_k] and weights [top_k]. space: 3 count floats, and count ints */
-static void route(const Experts *experts, const float *logits, float *space, int32_t *kept, int32_t *chosen, float *weights) {
+INTERNAL void route(const Experts *experts, const float *logits, float *space, int32_t *kept, int32_t *chosen, float *weights) {
     const long count = experts->count, wanted = experts->top_k;
     float *scores = space, *choice = space + count, total = 0;
     if (experts->best_first) {
@@ -97,7 +81,7 @@ static void find_copies(const Experts *experts, int32_t *chosen, long pairs) {
 /* Pairs of a token and an expert in the order of experts, within one in the order of tokens: pair p comes to place[p], which is
    negative where it is computed elsewhere; what stands there is of the token token[place[p]]. begin: [here + 1], where the pairs of
    an expert begin. Returns how many are computed here. chosen becomes the numbers of the networks here. */
-static long group(const Experts *experts, int32_t *chosen, long rows, long *begin, long *place, long *token) {
+INTERNAL long group(const Experts *experts, int32_t *chosen, long rows, long *begin, long *place, long *token) {
     const long pairs = rows * experts->top_k, here = experts->here;
     if (experts->copies) find_copies(experts, chosen, pairs);
     memset(begin, 0, (here + 1) * sizeof(long));
@@ -115,62 +99,4 @@ static long group(const Experts *experts, int32_t *chosen, long rows, long *begi
     memmove(begin + 1, begin, here * sizeof(long));
     begin[0] = 0;
     return total;
-}
-
-/* ----- products of many weights at once */
-
-typedef struct {
-    const Product *jobs;
-    const long *first; /* piece of each job, and how many there are in all */
-    long count;
-} Grouped;
-
-static void grouped_piece(const void *work, long index) {
-    const Grouped *all = work;
-    long low = 0, high = all->count;
-    while (high - low > 1) {
-        const long middle = (low + high) / 2;
-        if (all->first[middle] <= index) low = middle;
-        else high = middle;
-    }
-    product_piece(&all->jobs[low], index - all->first[low]);
-}
-
-/* first: room for count + 1 */
-static void products(Product *jobs, long count, long *first) {
-    int plain = 1;
-    for (long i = 0; i < count; i++) plain &= jobs[i].weight->kind < INT8_FLOAT32 && !widens(jobs[i].weight);
-    if (!plain) {
-        for (long i = 0; i < count; i++) product(&jobs[i]);
-        return;
-    }
-    first[0] = 0;
-    for (long i = 0; i < count; i++) {
-        jobs[i].piece = PIECE_BLOCKS, jobs[i].width = jobs[i].weight->outputs;
-        first[i + 1] = first[i] + ceiling(ceiling(jobs[i].weight->outputs, BLOCK), PIECE_BLOCKS) * ceiling(jobs[i].rows, PIECE_ROWS);
-    }
-    const Grouped all = {jobs, first, count};
-    share(grouped_piece, &all, first[count]);
-}
-
-/* ----- memory of a thread, for one mixture at a time */
-
-static pthread_key_t mixture_key;
-
-static void *mixture_space(size_t bytes) {
-    static _Thread_local void *space;
-    static _Thread_local size_t size;
-    if (bytes > size) {
-        free(space);
-        space = malloc(size = bytes);
-        if (!space) abort(); /* as in cpu_narrow.h */
-        pthread_setspecific(mixture_key, space);
-    }
-    return space;
-}
-
-INLINE void *cut(char **space, size_t bytes) { /* a part of it that begins a line of the cache */
-    char *from = *space;
-    *space += (bytes + 63) & ~(size_t)63;
-    return from;
 }

@@ -1,8 +1,12 @@
-/* Products of bfloat16 weights in blocks of 32 outputs (cpu_product.h) by AMX, whose registers are tiles of 16 rows of 64 bytes.
+/* Products of bfloat16 weights in blocks of 32 outputs (product.h) by AMX, whose registers are tiles of 16 rows of 64 bytes.
 
    Of a block 16 pairs of inputs are two tiles as they lie, and of x 16 rows of 32 inputs are one. What a row's sum is does not depend on
    the rows beside it: it runs over tiles of inputs in order, and within each by the instruction TDPBF16PS (Intel's Software Developer's
    Manual, volume 2), which adds the even inputs, adds the odd ones, and then both. */
+
+#include "../base/isa.h"
+#include "dense.h"
+#include "dense_avx512.h"
 
 #if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #include <sys/syscall.h>
@@ -18,7 +22,7 @@ typedef struct { /* what LDTILECFG reads: sums 0 to 3, of two tiles of rows each
     uint8_t rows[16];
 } TileShapes;
 
-static int has_amx(void) { /* for bfloat16, in this process */
+INTERNAL int has_amx(void) { /* for bfloat16, in this process */
     unsigned a, b, c, d, saved, high;
     if (!has_native_bfloat16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d >> 22 & 5) != 5) return 0;
     __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
@@ -105,7 +109,7 @@ AMX INLINE void sums_amx(const Product *job, long row, long rows, long block, co
 }
 
 /* Any number of rows. */
-AMX static void blocks_amx(const Product *job, long row, long rows, long block, long end) {
+AMX INTERNAL void blocks_amx(const Product *job, long row, long rows, long block, long end) {
     const long last = row + rows, whole = row + rows / AMX_ROWS * AMX_ROWS;
     Product later = *job;
     later.lines = 0;
@@ -126,6 +130,6 @@ AMX static void blocks_amx(const Product *job, long row, long rows, long block, 
     _tile_release();
 }
 #else
-static int has_amx(void) { return 0; }
-static void blocks_amx(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
+INTERNAL int has_amx(void) { return 0; }
+INTERNAL void blocks_amx(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif

@@ -1,11 +1,14 @@
-/* Products of float32 and bfloat16 weights in blocks of 32 outputs (cpu_product.h) where there is AVX2 and no AVX-512 for them.
+/* Products of float32 and bfloat16 weights in blocks of 32 outputs (product.h) where there is AVX2 and no AVX-512 for them.
 
    x is float32 here: what is bfloat16 is widened before. A weight of bfloat16 is a float32 without its last 16 bits, so a pair of
    them becomes two numbers by a shift and a mask. A sum runs over the inputs in order, whatever rows it is computed with. */
 
-enum { NO_WAY, BY_AVX2, BY_AVX512, BY_AMX, DENSE_WAYS };
+#include "../base/isa.h"
+#include "../base/scratch.h"
+#include "dense.h"
+#include "epilogue.h"
 
-static int dense_way[2]; /* of FLOAT32, BFLOAT16; set when the module is made; tests take others */
+INTERNAL int dense_way[2];
 
 #if defined(__x86_64__)
 enum { DENSE_VECTORS = BLOCK / 8, DENSE_ROWS = 3, PAIR_ROWS = 2 }; /* rows whose sums the 16 registers hold */
@@ -71,7 +74,7 @@ CLONES static void finish_dense(const Product *job, long row, long rows, long bl
         else end_row(job, wide, row + r, output, left, totals[r]);
 }
 
-AVX2 static void blocks_f32_avx2(const Product *job, long row, long rows, long block, long end) {
+AVX2 INTERNAL void blocks_f32_avx2(const Product *job, long row, long rows, long block, long end) {
     float totals[MOST_AT_ONCE][BLOCK];
     for (; block < end; block++) {
         for (long r = 0; r < rows; r += DENSE_ROWS) switch (rows - r) {
@@ -83,7 +86,7 @@ AVX2 static void blocks_f32_avx2(const Product *job, long row, long rows, long b
     }
 }
 
-AVX2 static void blocks_bf16_avx2(const Product *job, long row, long rows, long block, long end) {
+AVX2 INTERNAL void blocks_bf16_avx2(const Product *job, long row, long rows, long block, long end) {
     float totals[MOST_AT_ONCE][BLOCK];
     for (; block < end; block++) {
         for (long r = 0; r < rows; r += PAIR_ROWS)
@@ -93,21 +96,19 @@ AVX2 static void blocks_bf16_avx2(const Product *job, long row, long rows, long 
     }
 }
 
-static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #else
-static void blocks_f32_avx2(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
-static void blocks_bf16_avx2(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
-static int has_avx2(void) { return 0; }
+INTERNAL void blocks_f32_avx2(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
+INTERNAL void blocks_bf16_avx2(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif
 
-static int dense_ways(long kind) { /* the best way here */
+INTERNAL int dense_ways(long kind) {
     if (kind == BFLOAT16 && has_amx()) return BY_AMX;
     if (kind == FLOAT32 ? has_avx512() : has_native_bfloat16()) return BY_AVX512;
     return has_avx2() ? BY_AVX2 : NO_WAY;
 }
 
 static int by_avx2(const Weight *weight) { return weight->kind <= BFLOAT16 && dense_way[weight->kind] == BY_AVX2; }
-static int widens(const Weight *weight) { return by_avx2(weight) && in_bfloat16(weight); } /* whether x becomes float32 before */
+INTERNAL int widens(const Weight *weight) { return by_avx2(weight) && in_bfloat16(weight); }
 
 typedef struct {
     const Product *from;
@@ -125,9 +126,7 @@ static void wider_piece(const void *work, long index) {
     widen_numbers((const bfloat16 *)job->from->x + first * n, job->rows + first * n, (left < SOME_ROWS ? left : SOME_ROWS) * n);
 }
 
-static void share_product(const Product *given);
-
-static void product_dense(const Product *job) {
+INTERNAL void product_dense(const Product *job) {
     if (!job->rows) return;
     Product widened = *job;
     if (widens(job->weight)) {

@@ -1,22 +1,8 @@
-/* What the products with whole numbers share: memory for the rows of x that become whole numbers, and the end of a sum. */
+/* The end of a sum: bias and residual are added, and the result is rounded to the type of y. */
+#ifndef SGL_GEMM_EPILOGUE_H
+#define SGL_GEMM_EPILOGUE_H
 
-static pthread_key_t narrow_key; /* made when the module is; frees a thread's memory when the thread ends */
-
-/* Memory of this thread for the narrowed rows of one product. */
-static void *narrow_space(size_t bytes) {
-    static _Thread_local void *space;
-    static _Thread_local size_t size;
-    if (bytes > size) {
-        free(space);
-        space = malloc(size = bytes + bytes / 2);
-        if (!space) abort(); /* a step cannot go on, and a wrong number must not come out */
-        pthread_setspecific(narrow_key, space);
-    }
-    return space;
-}
-
-/* The same from where a line of the cache begins. */
-static void *aligned_space(size_t bytes) { return (void *)(((uintptr_t)narrow_space(bytes + 64) + 63) & ~(uintptr_t)63); }
+#include "product.h"
 
 #define ADDED(type, suffix, from) \
     _Pragma("omp simd") for (long o = 0; o < count; o++) sums[o] += to_float_##suffix(((const type *)(from))[o]);
@@ -39,3 +25,5 @@ INLINE void end_row(const Product *job, const int wide, long row, long output, l
         for (long o = 0; o < count; o++) ((bfloat16 *)job->y)[place + o] = from_float_bf16(sums[o]);
 }
 #undef ADDED
+
+#endif

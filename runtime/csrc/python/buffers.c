@@ -1,7 +1,11 @@
 /* Functions of Python that take buffers of int32, not addresses: of texts, masks and tokens. */
 
-/* places(text, others or None, least): (length, 0 or 1, place) of each match, flat; int32 buffers, see cpu_places.h */
-static PyObject *py_places(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+#include "arguments.h"
+#include "../sampling/places.h"
+#include "../sampling/sample.h"
+
+/* places(text, others or None, least): (length, 0 or 1, place) of each match, flat; int32 buffers, see sampling/places.h */
+INTERNAL PyObject *py_places(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     Py_buffer text, others = {.buf = NULL, .len = 0};
     if (n != 3) return PyErr_Format(PyExc_TypeError, "%zd arguments", n);
     const long least = PyLong_AsLong(args[2]);
@@ -23,8 +27,8 @@ static PyObject *py_places(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return told;
 }
 
-/* named(text, mask, few): a place of the text or 0; int32 buffers, see cpu_places.h */
-static PyObject *py_named(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+/* named(text, mask, few): a place of the text or 0; int32 buffers, see sampling/places.h */
+INTERNAL PyObject *py_named(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     Py_buffer text, mask;
     if (n != 3) return PyErr_Format(PyExc_TypeError, "%zd arguments", n);
     const long few = PyLong_AsLong(args[2]);
@@ -82,8 +86,8 @@ done:
 }
 
 /* sample(logits, stride, width, packed, columns, positions, masks, bans): (tokens, largest logits), two lists; packed and columns are int32
-   buffers, positions a list, masks and bans None or lists of int32 buffers and None: see cpu_sample.h */
-static PyObject *py_sample(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
+   buffers, positions a list, masks and bans None or lists of int32 buffers and None: see sampling/sample.h */
+INTERNAL PyObject *py_sample(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[3];
     if (n != 8 || !PyList_Check(args[5])) return PyErr_Format(PyExc_TypeError, "takes 8 arguments, the sixth a list");
     if (!parse(args, 3, 3, a)) return NULL;

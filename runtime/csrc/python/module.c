@@ -1,127 +1,27 @@
-/* The decode path of the decoder on a CPU: few rows, so memory bandwidth and call overhead are all that counts.
+/* The extension module: its functions, and the constants that Python reads. */
 
-   Every function works row by row in float32 and gives a row the same bits whatever else is in the batch.
-   Pointers arrive as integers, checked and kept alive by Python. `kind` is 0 for float32, 1 for bfloat16. */
-
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "arguments.h"
 #include <sys/mman.h>
 
-#include "../base/threads.c"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) /* GCC 10 and 11 know single features only */
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
-#define INLINE static inline __attribute__((always_inline))
-
-enum { MOST_DIM = 512, KEYS = 64, QUERIES = 8, AHEAD = 16, FEW = 4, SOME_ROWS = 4, LANES = 16, SOME_KEYS = 16, MOST_SEEN = 64 };
-
-typedef uint16_t bfloat16;
-
-INLINE float to_float_f32(float x) { return x; }
-INLINE float from_float_f32(float x) { return x; }
-
-INLINE float to_float_bf16(bfloat16 x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float y;
-    memcpy(&y, &bits, 4);
-    return y;
-}
-
-INLINE bfloat16 from_float_bf16(float x) { /* to nearest, ties to even; NaN stays NaN */
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return (bfloat16)(x != x ? 0x7fc0 : rounded);
-}
-
-#include "../base/activation.h"
-
-INLINE void prefetch(const void *from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
-}
-
-INLINE long ceiling(long a, long b) { return (a + b - 1) / b; }
-
+#include "../adapters/adapters.h"
+#include "../attention/attention.h"
+#include "../attention/latent.h"
+#include "../attention/restore_e4m3.h"
+#include "../attention/topk_select.h"
 #include "../base/avx512.h"
-#include "../attention/restore_e4m3.c"
-#include "../gemm/product.c"
+#include "../base/isa.h"
+#include "../base/scratch.h"
+#include "../base/threads.h"
+#include "../elementwise/elementwise.h"
+#include "../experts/experts.h"
+#include "../gemm/dense.h"
+#include "../gemm/product.h"
+#include "../quantized/grouping.h"
+#include "../quantized/quantized.h"
+#include "../recurrent/recurrent.h"
+#include "../step/step.h"
 
-/* What one attention call needs; rows are query tokens, heads are KV heads. Strides count elements. */
-typedef struct {
-    const void *q, *keys, *values;
-    void *out;
-    const int32_t *const *slots; /* [rows] where the slots of the tokens begin that a row sees */
-    const int64_t *length;       /* [rows] how many they are */
-    const int64_t *before;       /* [rows] their first one's position */
-    long rows, kv_heads, group, dim, q_stride;
-    float scale, softcap; /* scores are capped after scaling; 0: they are not */
-    const float *sinks;   /* [heads] one more logit each, which has no value; or 0 */
-    int64_t eight;        /* keys and values are e4m3 */
-    float v_scale;        /* that values are to be multiplied with; that of keys is in `scale` */
-} Attention;
-
-INLINE void cap(float *score, long count, float most) {
-#pragma omp simd
-    for (long j = 0; j < count; j++) score[j] = most * hyperbolic_tangent(score[j] / most);
-}
-
-/* 1 / the sum of all weights; `total` is that of the keys, measured from `most`. */
-INLINE float share_of_keys(const Attention *job, long head, float most, float total) {
-    if (!job->sinks) return 1.0f / total;
-    const float sink = job->sinks[head], top = sink > most ? sink : most, keep = exponential(most - top);
-    return keep / (total * keep + exponential(sink - top));
-}
-
-#include "../attention/tiles.c"
-#include "../experts/routing.c"
-#include "../step/structs.h"
-#include "../recurrent/scans.c"
-#include "../adapters/packed.c"
-#include "../sampling/places.c"
-#include "../sampling/sample.c"
-
-#define TYPE float
-#define NAME(f) f##_f32
-#define WIDE WIDE_f32
-#include "../elementwise/elementwise.inc"
-#include "../attention/attend_avx512.inc"
-#include "../attention/attend.inc"
-#include "../attention/latent.inc"
-#include "../attention/topk_select.inc"
-#include "../experts/mixture.inc"
-#include "../recurrent/convolution.inc"
-#include "../recurrent/mixers.inc"
-#include "../adapters/adapters.inc"
-#include "../step/step.inc"
-#undef TYPE
-#undef NAME
-#undef WIDE
-#define TYPE bfloat16
-#define NAME(f) f##_bf16
-#define WIDE WIDE_bf16
-#include "../elementwise/elementwise.inc"
-#include "../attention/attend_avx512.inc"
-#include "../attention/attend.inc"
-#include "../attention/latent.inc"
-#include "../attention/topk_select.inc"
-#include "../experts/mixture.inc"
-#include "../recurrent/convolution.inc"
-#include "../recurrent/mixers.inc"
-#include "../adapters/adapters.inc"
-#include "../step/step.inc"
-
-/* ------------------------------------------------------------------------------------------- Python */
-
-static int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, long long *out) {
+INTERNAL int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, long long *out) {
     if (given != wanted) {
         PyErr_Format(PyExc_TypeError, "takes %zd arguments, not %zd", wanted, given);
         return 0;
@@ -129,11 +29,6 @@ static int parse(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, lon
     for (Py_ssize_t i = 0; i < given; i++) out[i] = PyLong_AsLongLong(args[i]);
     return !PyErr_Occurred();
 }
-
-#define POINTER(i) ((void *)(intptr_t)a[i])
-#define DISPATCH(f, ...) (a[0] ? f##_bf16(__VA_ARGS__) : f##_f32(__VA_ARGS__))
-
-#include "../python/buffers.c"
 
 /* linear(weight, x, residual, y, rows): residual may be 0, or y */
 static PyObject *py_linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
@@ -396,26 +291,22 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, met
 PyMODINIT_FUNC PyInit__cpu(void) {
     PyObject *made = PyModule_Create(&module);
     pthread_atfork(NULL, NULL, forget_helpers);
-    pthread_key_create(&narrow_key, free);
-    pthread_key_create(&mixture_key, free);
-    pthread_key_create(&adapt_key, free);
+    create_scratch_keys();
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
     int4_way = int4_ways();
     for (long kind = FLOAT32; kind <= BFLOAT16; kind++) dense_way[kind] = dense_ways(kind);
-    /* the best ways to multiply with weights as they are: see cpu_product_avx2.h */
+    /* the best ways to multiply with weights as they are: see gemm/dense.h */
     if (made) PyModule_AddIntConstant(made, "FLOAT32", dense_way[FLOAT32]);
     if (made) PyModule_AddIntConstant(made, "BFLOAT16", dense_way[BFLOAT16]);
     fill_float8();
-#if defined(__x86_64__)
     float8_way = has_float8_pairs();
-#endif
     if (made) PyModule_AddIntConstant(made, "FLOAT8_PAIRS", float8_way);
     fill_e4m3();
     e4m3_way = e4m3_ways();
-    if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see cpu_int4.h */
-    if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see cpu_e4m3.h */
+    if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see quantized/int4.c */
+    if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see attention/restore_e4m3.c */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "MOST_ROW", MOST_ROW);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);

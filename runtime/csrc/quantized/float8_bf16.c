@@ -1,15 +1,17 @@
-/* Sums of cpu_float.h of float8 and bfloat16 by AVX512_BF16, whose instruction multiplies pairs of bfloat16 exactly and adds them in
+/* Sums of floats.c of float8 and bfloat16 by AVX512_BF16, whose instruction multiplies pairs of bfloat16 exactly and adds them in
    float32: every float8 is a bfloat16, whose two bytes AVX512_VBMI looks up. A fourth way, of bfloat16 alone: the bits of a row do
    not depend on the batch, but are not those of the other ways, which have a sum for the even inputs and one for the odd ones. */
 
-#define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16,avx512vbmi")))
+#include "../base/isa.h"
+#include "floats.h"
+#include "grouping_vnni.h"
+#include "quantized.h"
 
+#if defined(__x86_64__)
 static uint8_t float8_bytes[2][128] __attribute__((aligned(64))); /* low and high bytes of 2^-8 of each, as scales have 2^8 */
 static uint8_t float8_order[64] __attribute__((aligned(64)));     /* which code of two inputs each pair of bytes is looked up for */
 
-static int has_float8_pairs(void) { return has_vnni() && has_native_bfloat16() && __builtin_cpu_supports("avx512vbmi"); }
-
-static void fill_float8(void) { /* once, when the module is made */
+INTERNAL void fill_float8(void) { /* once, when the module is made */
     for (int code = 0; code < 128; code++) {
         const bfloat16 value = from_float_bf16(half_to_float((uint16_t)(code << 7)));
         float8_bytes[0][code] = (uint8_t)value, float8_bytes[1][code] = (uint8_t)(value >> 8);
@@ -68,7 +70,7 @@ PAIRS INLINE void float8_sums(const Product *job, long row, long index, const lo
     finish_groups(job, row, rows, index, totals);
 }
 
-PAIRS static void blocks_float8_pairs(const Product *job, long row, long rows, long block, long end) {
+PAIRS INTERNAL void blocks_float8_pairs(const Product *job, long row, long rows, long block, long end) {
     for (; block < end; block++)
         for (long from = row, left = rows; left > 0; from += FLOAT_ROWS, left -= FLOAT_ROWS) {
 #define SOME(r) float8_sums(job, from, block, r)
@@ -76,3 +78,7 @@ PAIRS static void blocks_float8_pairs(const Product *job, long row, long rows, l
 #undef SOME
         }
 }
+
+#else
+INTERNAL void fill_float8(void) {}
+#endif

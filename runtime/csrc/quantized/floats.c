@@ -5,7 +5,7 @@
    A code of four bits stands for an entry of a table of 16 floats, one of eight bits is a float8 (e4m3). x is multiplied as it
    is, in float32. The even and the odd inputs of a group have a sum each, in order; the two are added, then the groups in
    their order: a row's bits do not depend on the others, nor on which of the three ways below computes them. Where AVX512_BF16 is,
-   float8 and bfloat16 are multiplied by cpu_float8.h.
+   float8 and bfloat16 are multiplied by float8_bf16.c.
 
    A block of 32 outputs, `stride` bytes, is
        scales [groups] [32], float32 or float16; of float8 those times 2^8: its bits moved to a float16's give 2^-8 of it
@@ -13,11 +13,12 @@
               of eight bits [inputs] [32]
    Inputs are filled up to an even number, as groups have; outputs to a whole block. */
 
-enum { FLOAT_ROWS = 6 }; /* whose sums the registers hold */
-
-INLINE long even(long n) { return n + (n & 1); }
-
-INLINE const float *wide_row(const Product *job, long row) { return (const float *)job->x + row * even(job->weight->inputs); }
+#include "../base/isa.h"
+#include "../base/scratch.h"
+#include "floats.h"
+#include "grouping_avx2.h"
+#include "grouping_vnni.h"
+#include "quantized.h"
 
 #define WIDENED(type, suffix) \
     CLONES static void widen_##suffix(const type *x, const int32_t *order, long n, float *y) { \
@@ -238,20 +239,17 @@ VNNI static void blocks_float_wide(const Product *job, long row, long rows, long
     else blocks_float_by_wide(job, row, rows, block, end, 4);
 }
 
-#include "../quantized/float8_bf16.c"
-#else
-static void fill_float8(void) {}
 #endif
 
 /* ----- the whole product */
 
-static int float8_way; /* whether there is the way of pairs; tests take others with int4_way */
+INTERNAL int float8_way;
 
 static int in_pairs(const Product *job) {
     return float8_way && int4_way == VNNI_INT4 && in_bfloat16(job->weight) && grouping(job)->bits == 8;
 }
 
-static void blocks_float(const Product *job, long row, long rows, long block, long end) {
+INTERNAL void blocks_float(const Product *job, long row, long rows, long block, long end) {
 #if defined(__x86_64__)
     if (in_pairs(job)) return blocks_float8_pairs(job, row, rows, block, end);
     if (int4_way == VNNI_INT4) return blocks_float_wide(job, row, rows, block, end);
@@ -260,7 +258,7 @@ static void blocks_float(const Product *job, long row, long rows, long block, lo
     blocks_float_plain(job, row, rows, block, end);
 }
 
-static void product_float(const Product *job) {
+INTERNAL void product_float(const Product *job) {
     if (!job->rows) return;
     Widening widening = {job, narrow_space(job->rows * even(job->weight->inputs) * sizeof(float)), in_pairs(job)};
     share(widen_piece, &widening, ceiling(job->rows, SOME_ROWS));

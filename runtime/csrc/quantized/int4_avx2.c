@@ -1,36 +1,19 @@
-/* Sums of cpu_int4.h by AVX2, whose instruction multiplies bytes without sign by bytes with one, and adds pairs in int16.
+/* Sums of int4.c by AVX2, whose instruction multiplies bytes without sign by bytes with one, and adds pairs in int16.
 
    Codes up to 15: four steps fit int16, 8 * 15 * 127 < 2^15. A table's entries, and codes of eight bits less 128, have a sign,
    which goes over to x: then one step fits, 2 * 128 * 127 < 2^15. */
 
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
-enum { EIGHT = 8, ROWS_AVX2 = 4, STEPS = 4 };
+#include "../base/isa.h"
+#include "grouping_avx2.h"
+#include "int4.h"
+
+#if defined(__x86_64__)
+enum { STEPS = 4 };
 
 AVX2 INLINE __m256i four_of(const int8_t *x) {
     int32_t four;
     memcpy(&four, x, 4);
     return _mm256_set1_epi32(four);
-}
-
-AVX2 INLINE __m256 twofold_avx2(const Grouping *g, const char *inner, long at) {
-    const __m256 first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(inner + at))));
-    return _mm256_mul_ps(first, _mm256_cvtph_ps(_mm_loadu_si128((const void *)outer_at(g, inner, at))));
-}
-
-AVX2 INLINE __m256 scales_avx2(const Grouping *g, const char *block, long at) {
-    if (g->scales == TWOFOLD_SCALES) return twofold_avx2(g, block, at);
-    if (g->scales == HALF_SCALES) return _mm256_cvtph_ps(_mm_loadu_si128((const void *)(block + 2 * at)));
-    return _mm256_loadu_ps((const float *)block + at);
-}
-
-AVX2 INLINE __m256 shifts_avx2(const Grouping *g, const char *block, long at, __m256 scale) {
-    const char *shifts = shifts_of(g, block);
-    if (g->shifts == TWOFOLD_SHIFTS) return twofold_avx2(g, shifts, at);
-    if (g->shifts == SHIFTS) return _mm256_loadu_ps((const float *)shifts + at);
-    if (g->shifts == HALF_SHIFTS) return _mm256_cvtph_ps(_mm_loadu_si128((const void *)(shifts + 2 * at)));
-    __m256 zero = g->shifts == ZERO_BYTES ? _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(shifts + at))))
-                                          : _mm256_cvtph_ps(_mm_loadu_si128((const void *)(shifts + 2 * at)));
-    return _mm256_mul_ps(scale, _mm256_sub_ps(_mm256_setzero_ps(), zero));
 }
 
 /* sums: [rows] of a chunk, 8 outputs each; they begin where the chunks say. */
@@ -127,8 +110,10 @@ AVX2 INLINE void blocks_avx2(const Product *job, long row, long rows, long block
 }
 
 #define BLOCKS_OF(name, kind) \
-    AVX2 static void name(const Product *job, long row, long rows, long block, long end) { blocks_avx2(job, row, rows, block, end, kind); }
+    AVX2 INTERNAL void name(const Product *job, long row, long rows, long block, long end) { blocks_avx2(job, row, rows, block, end, kind); }
 BLOCKS_OF(blocks_halves_avx2, HALVES)
 BLOCKS_OF(blocks_table_avx2, HALVES_OF_TABLE)
 BLOCKS_OF(blocks_bytes_avx2, BYTES)
 #undef BLOCKS_OF
+
+#endif

@@ -1,5 +1,10 @@
-/* Sums of cpu_int4.h by AVX512_VNNI, whose instruction multiplies 64 bytes without sign by as many with one, and adds fours in int32. */
+/* Sums of int4.c by AVX512_VNNI, whose instruction multiplies 64 bytes without sign by as many with one, and adds fours in int32. */
 
+#include "../base/isa.h"
+#include "grouping_vnni.h"
+#include "int4.h"
+
+#if defined(__x86_64__)
 /* sums += weights * inputs. Written out because GCC gives the intrinsic's sums a second set of registers. */
 VNNI INLINE void add_whole_fours(__m512i *sums, __m512i weights, __m512i inputs) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(inputs));
@@ -9,27 +14,6 @@ VNNI INLINE __m512i four_of_x(const int8_t *x) {
     int32_t four;
     memcpy(&four, x, 4);
     return _mm512_set1_epi32(four);
-}
-
-VNNI INLINE __m512 twofold_vnni(const Grouping *g, const char *inner, long at) {
-    const __m512 first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(inner + at))));
-    return _mm512_mul_ps(first, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)outer_at(g, inner, at))));
-}
-
-VNNI INLINE __m512 scales_vnni(const Grouping *g, const char *block, long at) {
-    if (g->scales == TWOFOLD_SCALES) return twofold_vnni(g, block, at);
-    if (g->scales == HALF_SCALES) return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(block + 2 * at)));
-    return _mm512_loadu_ps((const float *)block + at);
-}
-
-VNNI INLINE __m512 shifts_vnni(const Grouping *g, const char *block, long at, __m512 scale) {
-    const char *shifts = shifts_of(g, block);
-    if (g->shifts == TWOFOLD_SHIFTS) return twofold_vnni(g, shifts, at);
-    if (g->shifts == SHIFTS) return _mm512_loadu_ps((const float *)shifts + at);
-    if (g->shifts == HALF_SHIFTS) return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(shifts + 2 * at)));
-    __m512 zero = g->shifts == ZERO_BYTES ? _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(shifts + at))))
-                                          : _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(shifts + 2 * at)));
-    return _mm512_mul_ps(scale, _mm512_sub_ps(_mm512_setzero_ps(), zero));
 }
 
 /* What 16 outputs have of 8 inputs: weights[0] of the first four, weights[1] of the others. entries: of the table, if there is one. */
@@ -118,8 +102,10 @@ VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block
 }
 
 #define BLOCKS_OF(name, kind) \
-    VNNI static void name(const Product *job, long row, long rows, long block, long end) { blocks_vnni(job, row, rows, block, end, kind); }
+    VNNI INTERNAL void name(const Product *job, long row, long rows, long block, long end) { blocks_vnni(job, row, rows, block, end, kind); }
 BLOCKS_OF(blocks_halves_vnni, HALVES)
 BLOCKS_OF(blocks_table_vnni, HALVES_OF_TABLE)
 BLOCKS_OF(blocks_bytes_vnni, BYTES)
 #undef BLOCKS_OF
+
+#endif

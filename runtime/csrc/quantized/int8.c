@@ -3,6 +3,11 @@
    A row of x becomes int16 under a scale of its own (2^-15 of its peak is lost, less than bfloat16 itself loses) and
    whole numbers are added in int32: exactly, so that a row's bits do not depend on the others. Needs AVX512_VNNI. */
 
+#include "../base/isa.h"
+#include "../base/scratch.h"
+#include "../gemm/epilogue.h"
+#include "quantized.h"
+
 enum { NARROW = 16383, EXACT = 1024 }; /* largest int16 of x; inputs whose sum fits: EXACT * 127 * NARROW < 2^31 */
 
 /* What stands for x in the products: a scale per row, then the rows. */
@@ -72,9 +77,6 @@ CLONES static void finish_block(const Product *job, long row, long rows, long bl
 /* ----- sums by AVX512_VNNI, whose instruction multiplies 16 pairs of int16 and adds them in int32 */
 
 #if defined(__x86_64__)
-#define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-
-static int has_vnni(void) { return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw"); }
 
 /* sums += weights * inputs. Written out because GCC gives the intrinsic's sums a second set of registers, and runs out. */
 VNNI INLINE void add_whole_pairs(__m512i *sums, __m512i weights, __m512i inputs) {
@@ -122,19 +124,16 @@ VNNI INLINE void sums_int8(const Product *job, long row, long block, const long 
     for (long b = 0; b < blocks; b++) finish_block(job, row, rows, block + b, totals[b]);
 }
 
-#define BLOCKS VNNI static void blocks_int8
+#define BLOCKS VNNI INTERNAL void blocks_int8
 #define SUMS sums_int8
 #include "../gemm/row_blocks.inc"
 #else
-static int has_vnni(void) { return 0; }
-static void blocks_int8(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
+INTERNAL void blocks_int8(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif
 
 /* ----- the whole product */
 
-static void share_product(const Product *job);
-
-static void product_int8(const Product *job) {
+INTERNAL void product_int8(const Product *job) {
     const long rows = job->rows, n = job->weight->inputs;
     if (!rows) return;
     float *scales = narrow_space(rows * (sizeof(float) + n * sizeof(int16_t)));

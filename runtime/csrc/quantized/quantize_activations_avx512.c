@@ -1,4 +1,8 @@
-/* Rows of x to int8 as in cpu_int4.h by AVX-512, to the same bits: a chunk is up to four registers. */
+/* Rows of x to int8 as in quantize_activations.c by AVX-512, to the same bits: a chunk is up to four registers. */
+
+#include "../base/avx512.h"
+#include "../base/isa.h"
+#include "quantize_activations.h"
 
 #if defined(__x86_64__)
 WIDE_f32 INLINE __m512 narrowed_lanes_f32(const float *x, long left) { return _mm512_maskz_loadu_ps(lanes_left(left), x); }
@@ -26,7 +30,7 @@ WIDE_f32 INLINE void narrow_lanes(const __m512 *x, const long count, const Group
 }
 
 #define NARROWED(type, suffix) \
-    WIDE_f32 static void narrow_widely_##suffix(const type *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { \
+    WIDE_f32 INTERNAL void narrow_widely_##suffix(const type *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { \
         __m512 part[MOST_CHUNK / LANES]; \
         const long count = g->chunk / LANES; \
         for (long at = 0; at < n; at += g->chunk, chunks += rows, y += rows * MOST_CHUNK) { \
@@ -42,6 +46,6 @@ NARROWED(float, f32)
 NARROWED(bfloat16, bf16)
 #undef NARROWED
 #else
-static void narrow_widely_f32(const float *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { (void)x, (void)n, (void)g, (void)chunks, (void)y, (void)rows; }
-static void narrow_widely_bf16(const bfloat16 *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { (void)x, (void)n, (void)g, (void)chunks, (void)y, (void)rows; }
+INTERNAL void narrow_widely_f32(const float *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { (void)x, (void)n, (void)g, (void)chunks, (void)y, (void)rows; }
+INTERNAL void narrow_widely_bf16(const bfloat16 *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows) { (void)x, (void)n, (void)g, (void)chunks, (void)y, (void)rows; }
 #endif

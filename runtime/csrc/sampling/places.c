@@ -1,10 +1,6 @@
-/* Where the last tokens of a text stood before (see speculative/places.py, whose Python is the oracle of this).
+/* Where the last tokens of a text stood before: see places.h. */
 
-   A text is searched from its end for SOUGHT, then fewer of its last tokens; of each number the newest PLACES are told. */
-
-enum { SOUGHT = 3, PLACES = 4, LONGEST = 24, END = -1 };
-
-typedef struct { long length, text, place; } Match;
+#include "places.h"
 
 typedef struct { long count[SOUGHT], place[SOUGHT][PLACES]; } Levels; /* places behind one, two, three of the last tokens */
 
@@ -41,7 +37,7 @@ static long insert_matches(Match *matches, long first, long count, const Levels 
     return count;
 }
 
-static long find_places(const int32_t *text, long size, const int32_t *others, long other_size, long least, Match *matches) {
+INTERNAL long find_places(const int32_t *text, long size, const int32_t *others, long other_size, long least, Match *matches) {
     const int32_t *tail = text + size;
     const long most = size < LONGEST ? size : LONGEST;
     Levels own, other = {{0}, {{0}}};
@@ -73,7 +69,7 @@ static long allowed_items(const int32_t *text, long size, const uint32_t *mask, 
     return count;
 }
 
-static long named_place(const int32_t *text, long size, const uint32_t *mask, long words, long few) {
+INTERNAL long named_place(const int32_t *text, long size, const uint32_t *mask, long words, long few) {
     long allowed = 0, best = 0;
     for (long i = 0; i < words; i++) allowed += __builtin_popcount(mask[i]);
     if (allowed < 2 || allowed > few) return 0;

@@ -1,29 +1,11 @@
-/* One token for every row of logits on a CPU: what sampling/sampler.py does by torch, which is the oracle of this, in a few passes over a row.
+/* One token for every row of logits: see sample.h. */
 
-   A row's choice depends on nothing but the row. Where a mask, penalties and bans leave NaN, or nothing, the largest logit says so. */
+#include "../base/activation.h"
+#include "../base/scratch.h"
+#include "../base/threads.h"
+#include "sample.h"
 
 enum { RANDOM = 1, TRUNCATED = 2, WORD = 32, PIECE = 256 };
-
-/* As Python packs it: see SamplingRow.packed. */
-typedef struct {
-    uint64_t seed;
-    float inverse_temperature, top_p, min_p;
-    int32_t top_k, flags, unused;
-} Asked;
-
-typedef struct {
-    const float *logits;        /* [rows, stride], of which `width` columns count */
-    const Asked *asked;         /* [rows] */
-    const int32_t *const *mask; /* [rows] bit i % 32 of word i / 32 allows column i; or NULL for all columns */
-    const int64_t *words;       /* [rows] of a mask; what lies behind them is not allowed */
-    const int32_t *const *ban;  /* [rows] columns that may not come, unless the mask allows no others; or NULL */
-    const int64_t *banned;      /* [rows] how many these are */
-    const int64_t *position;    /* [rows] the counter of the noise */
-    const int32_t *columns;     /* [width] their hashes */
-    int64_t *chosen;            /* [rows] the token */
-    float *peak;                /* [rows] the largest logit of those that may come */
-    long rows, width, stride;
-} Choosing;
 
 /* Of a column that may come, its share of the largest one's chance, and where it ends in the race: the column nearest to 0 wins. */
 typedef struct {
@@ -190,9 +172,7 @@ static void choose_row(const void *work, long row) {
     job->chosen[row] = winner_of(asked, total, job->width, race);
 }
 
-enum { AT_ONCE = 1 << 16 }; /* columns of all rows that one thread chooses from before another could have begun */
-
-static void choose(const Choosing *job) {
+INTERNAL void choose(const Choosing *job) {
     if (job->rows * job->width > AT_ONCE) share(choose_row, job, job->rows);
     else
         for (long row = 0; row < job->rows; row++) choose_row(job, row);

@@ -1,36 +1,14 @@
 /* What Python lays out for a step, 8 bytes a field: the same names in models/compiled_words.py. Pointers may be 0 where said. */
+#ifndef SGL_STEP_STRUCTS_H
+#define SGL_STEP_STRUCTS_H
+
+#include "../adapters/adapters.h"
+#include "../elementwise/elementwise.h"
+#include "../experts/experts.h"
+#include "../gemm/product.h"
+#include "../recurrent/recurrent.h"
 
 enum { QKV, OUTPUT, UP, DOWN, SITES }; /* the products of a layer that adapters add to */
-enum { ADAPT_BLOCK = 512, ADAPT_FAR = 4096 }; /* outputs that are added at a time; bytes of A that are fetched ahead */
-
-enum { NO_NORM, RMS, LAYER_NORM };
-enum { STEP_ROWS = 512 }; /* of a step that are computed at a time: their space is kept */
-
-typedef struct {
-    const float *weight, *bias; /* bias: or 0 */
-    int64_t kind;
-    double eps;
-} Norm;
-
-typedef struct { /* which rows of a step are whose, and where their states are read and left: see cpu_recurrent.h */
-    int64_t count;
-    const int64_t *starts, *read, *write;
-} Sequences;
-
-enum { DELTA, MAMBA2, MAMBA1, SHORT_CONV };
-
-typedef struct { /* a mixer with a state, see cpu_states.h; pointers may be 0 where a kind has none of them */
-    int64_t kind, heads, shared, key, value;     /* see Linear; MAMBA1: key is the size of a channel's state */
-    int64_t channels, width, activation;         /* see Convolve */
-    int64_t gate, gate_first, spans, apart;      /* see GatedNorm */
-    int64_t rank;                                /* of what `spread` and `gates` take */
-    double scale, unit, reach, least, most, eps; /* see Linear, Rates and GatedNorm */
-    const float *kernel, *kernel_bias, *bias, *rate, *skip, *weight;
-    const Weight *input, *others, *spread, *gates; /* others: DELTA: of beta and decay; MAMBA1: of time steps, B and C */
-    Norm norms[3];                               /* MAMBA1: of these */
-    void *windows;
-    float *states;                               /* the layer's own, of all slots */
-} Recurrent;
 
 typedef struct {
     int64_t heads, kv_heads, dim;
@@ -66,14 +44,6 @@ typedef struct { /* what a row sees, as in Attention, and where its own keys and
     const int64_t *length, *before, *places;
 } Seen;
 
-typedef struct { /* an adapter's matrices for one product, of pieces that its outputs belong to */
-    const void *a, *b;                         /* [pieces, rank, inputs], or 0: it leaves the product as it is; [rank, outputs]; or as in cpu_adapt_wide.h */
-    const float *scales;                       /* [pieces]; 0: it leaves the piece as it is */
-    const int64_t *runs;                       /* [count, 3] piece, first output, the one behind the last */
-    int64_t count, rank, inputs, outputs;      /* rank: a multiple of 8 */
-    int64_t pieces, packed;
-} Pair;
-
 typedef struct {
     int64_t first, stop;                                 /* layers */
     int64_t rows, results;                               /* new tokens; which go on behind the last layer of the model */
@@ -85,3 +55,5 @@ typedef struct {
     const Pair *const *pairs;                            /* of each slot, [layers, SITES] */
     Sequences own;                                       /* where layers keep states; then there are at most STEP_ROWS rows */
 } Step; /* tokens: 0 where x holds the hidden states already.  logits: 0 where they are what is wanted */
+
+#endif
