@@ -1,5 +1,5 @@
 /* y += scale * B (A x) for rows that have an adapter. First units of A x, of some rows of one adapter and eight of its numbers, then the rest by
-   outputs: both beside the pieces of the base's product, or by themselves. A row's bits do not depend on the others. */
+   outputs: both in parallel with the pieces of the base's product, or by themselves. A row's bits do not depend on the others. */
 #ifndef SGL_ADAPTERS_ADAPTERS_H
 #define SGL_ADAPTERS_ADAPTERS_H
 
@@ -13,7 +13,7 @@ enum { GROUP_ROWS = 32, UNITS_A_THREAD = 4 }; /* rows of one adapter that are co
 typedef struct { /* an adapter's matrices for one product, of pieces that its outputs belong to */
     const void *a, *b;                         /* [pieces, rank, inputs], or 0: it leaves the product as it is; [rank, outputs]; or as in packed.c */
     const float *scales;                       /* [pieces]; 0: it leaves the piece as it is */
-    const int64_t *runs;                       /* [count, 3] piece, first output, the one behind the last */
+    const int64_t *runs;                       /* [count, 3] piece, first output, the one after the last */
     int64_t count, rank, inputs, outputs;      /* rank: a multiple of 8 */
     int64_t pieces, packed;
 } Pair;

@@ -27,7 +27,7 @@ INTERNAL void group_rows(ByAdapter *by, const int64_t *slots, const int64_t *wan
     }
 }
 
-/* The lines from `first` to `end` as pieces to fetch, behind the `count` that there are. */
+/* The lines from `first` to `end` as pieces to fetch, after the `count` that there are. */
 INTERNAL long pieces_of(const void *from, long first, long end, const char **pieces, long count) {
     for (; first < end && count < FETCHED; first += FETCHED_LINES) pieces[count++] = (const char *)from + first * 64;
     return count;
@@ -35,19 +35,19 @@ INTERNAL long pieces_of(const void *from, long first, long end, const char **pie
 
 #if defined(__x86_64__)
 
-WIDE_bf16 INLINE __m512 wide_of(const bfloat16 *from) {
+AVX512_BF16 INLINE __m512 wide_of(const bfloat16 *from) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
 }
 
 /* The sum of each of four registers. */
-WIDE_bf16 INLINE __m128 add_four(const __m512 *sums) {
+AVX512_BF16 INLINE __m128 add_four(const __m512 *sums) {
     const __m512 quarters = add_quarters(sums);
     const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(quarters), 1)));
     return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
 }
 
-/* Of `rows` rows, whose inputs and results stand where said. a: eight rows of A. */
-WIDE_bf16 INLINE void shrink_some(const bfloat16 *a, long inputs, const bfloat16 *const *x, bfloat16 *const *h, const long rows) {
+/* Of `rows` rows, whose inputs and results are at x and h. a: eight rows of A. */
+AVX512_BF16 INLINE void shrink_some(const bfloat16 *a, long inputs, const bfloat16 *const *x, bfloat16 *const *h, const long rows) {
     __m512 sums[3][8];
 #pragma GCC unroll 3
     for (long r = 0; r < rows; r++)
@@ -70,8 +70,8 @@ WIDE_bf16 INLINE void shrink_some(const bfloat16 *a, long inputs, const bfloat16
         _mm_storeu_si128((void *)h[r], (__m128i)_mm256_cvtneps_pbh(_mm256_set_m128(add_four(sums[r] + 4), add_four(sums[r]))));
 }
 
-/* Eight numbers of A x, from `first` on. h: of the first row; a row of h begins `width` floats behind the one before. */
-WIDE_bf16 INTERNAL void shrink_packed(const Pair *pair, long first, const bfloat16 *x, const int32_t *row, long rows, float *h, long width) {
+/* Eight numbers of A x, from `first` on. h: of the first row; a row of h begins `width` floats after the one before. */
+AVX512_BF16 INTERNAL void shrink_packed(const Pair *pair, long first, const bfloat16 *x, const int32_t *row, long rows, float *h, long width) {
     const bfloat16 *a = (const bfloat16 *)pair->a + first * pair->inputs;
     for (long i = 0, some; i < rows; i += some) {
         const bfloat16 *from[3];
@@ -87,7 +87,7 @@ WIDE_bf16 INTERNAL void shrink_packed(const Pair *pair, long first, const bfloat
 }
 
 /* h, y: of each row, whose numbers of this piece and outputs they are. */
-WIDE_bf16 INLINE void expand_some(const Pair *pair, const bfloat16 *const *h, __m512 scale, long output, bfloat16 *const *y, const long rows, const long blocks) {
+AVX512_BF16 INLINE void expand_some(const Pair *pair, const bfloat16 *const *h, __m512 scale, long output, bfloat16 *const *y, const long rows, const long blocks) {
     const long pairs = pair->rank / 2;
     const bfloat16 *b = (const bfloat16 *)pair->b + output * pair->rank;
     __m512 sums[2][4];
@@ -118,7 +118,7 @@ WIDE_bf16 INLINE void expand_some(const Pair *pair, const bfloat16 *const *h, __
 }
 
 /* y += scale * B h of one or two rows, for the outputs from `first` to `last`, multiples of BLOCK. */
-WIDE_bf16 INTERNAL void expand_packed(const Pair *pair, const bfloat16 *const *h, float factor, long first, long last, bfloat16 *const *y, long rows) {
+AVX512_BF16 INTERNAL void expand_packed(const Pair *pair, const bfloat16 *const *h, float factor, long first, long last, bfloat16 *const *y, long rows) {
     const __m512 scale = _mm512_set1_ps(factor);
     for (long blocks; first < last; first += blocks * BLOCK) {
         blocks = first + 2 * BLOCK <= last ? 2 : 1;

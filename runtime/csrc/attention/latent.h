@@ -1,5 +1,5 @@
-/* Latent attention (arXiv 2405.04434). All heads read the same rows,
-   whose first numbers are the values; the products of each head's own numbers stand before and behind it.
+/* Latent attention (arXiv 2405.04434). All heads read the same rows, whose first numbers are the values. The products of each head's own numbers
+   come before and after it.
 
    A piece is a few heads of one query token over SPLIT rows, each of which is fetched once for all of them. Where a token sees more,
    its pieces leave sums, which are merged in order: its bits depend on nothing but the rows that it sees. */

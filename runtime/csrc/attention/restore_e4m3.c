@@ -4,7 +4,7 @@
 #include "restore_e4m3.h"
 
 #define RESTORED(type, suffix, converted) \
-    CLONES static void restore_##suffix##_plainly(const Restore *job) { \
+    CLONES static void restore_##suffix##_generic(const Restore *job) { \
         for (long j = 0; j < job->count; j++) { \
             const uint8_t *row = job->from + job->slots[j] * job->token; \
             type *to = (type *)job->room + j * job->dim; \
@@ -25,8 +25,8 @@ INTERNAL void fill_e4m3(void) {
     }
 }
 
-/* Up to 64 numbers at a time: both bytes of their bfloat16 are looked up. They are laid out beforehand for the unpacking behind. */
-VBMI INLINE void halves_of_e4m3(const uint8_t *from, long count, __m512i order, __m512i *first, __m512i *second) {
+/* Up to 64 numbers at a time: both bytes of their bfloat16 are looked up. They are put in order before, for the unpacking that follows. */
+AVX512_VBMI INLINE void halves_of_e4m3(const uint8_t *from, long count, __m512i order, __m512i *first, __m512i *second) {
     const __mmask64 there = count >= 64 ? ~0ull : (1ull << count) - 1;
     const __m512i x = _mm512_permutexvar_epi32(order, _mm512_maskz_loadu_epi8(there, from));
     const __m512i size = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_high), x, _mm512_load_si512(e4m3_high + 64));
@@ -35,7 +35,7 @@ VBMI INLINE void halves_of_e4m3(const uint8_t *from, long count, __m512i order, 
     *first = _mm512_unpacklo_epi8(low, high), *second = _mm512_unpackhi_epi8(low, high);
 }
 
-VBMI static void restore_bf16_widely(const Restore *job) {
+AVX512_VBMI static void restore_bf16_avx512(const Restore *job) {
     const __m512i order = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
     for (long j = 0; j < job->count; j++) {
         const uint8_t *row = job->from + job->slots[j] * job->token;
@@ -48,7 +48,7 @@ VBMI static void restore_bf16_widely(const Restore *job) {
     }
 }
 
-VBMI static void restore_f32_widely(const Restore *job) {
+AVX512_VBMI static void restore_f32_avx512(const Restore *job) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), zero = _mm512_setzero_si512();
     for (long j = 0; j < job->count; j++) {
         const uint8_t *row = job->from + job->slots[j] * job->token;
@@ -64,8 +64,8 @@ VBMI static void restore_f32_widely(const Restore *job) {
     }
 }
 /* As float16 they are 1 / 256 of themselves: shifts, and NaN put in its place. */
-__attribute__((target("avx2,f16c,fma"))) static void restore_f32_by_halves(const Restore *job) {
-    const __m256i sizes = _mm256_set1_epi16(0x7f), signs = _mm256_set1_epi16(0x80), strange = _mm256_set1_epi16(0x7e00);
+__attribute__((target("avx2,f16c,fma"))) static void restore_f32_f16c(const Restore *job) {
+    const __m256i sizes = _mm256_set1_epi16(0x7f), signs = _mm256_set1_epi16(0x80), nonfinite = _mm256_set1_epi16(0x7e00);
     const __m256 whole = _mm256_set1_ps(256.0f);
     for (long j = 0; j < job->count; j++) {
         const uint8_t *row = job->from + job->slots[j] * job->token;
@@ -73,7 +73,7 @@ __attribute__((target("avx2,f16c,fma"))) static void restore_f32_by_halves(const
         long i = 0;
         for (; i + 16 <= job->dim; i += 16) {
             const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(row + i)));
-            const __m256i size = _mm256_and_si256(x, sizes), nan = _mm256_and_si256(_mm256_cmpeq_epi16(size, sizes), strange);
+            const __m256i size = _mm256_and_si256(x, sizes), nan = _mm256_and_si256(_mm256_cmpeq_epi16(size, sizes), nonfinite);
             const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(x, signs), 8);
             const __m256i half = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(size, 7), nan), sign);
             _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), whole));
@@ -83,24 +83,24 @@ __attribute__((target("avx2,f16c,fma"))) static void restore_f32_by_halves(const
     }
 }
 
-INTERNAL int e4m3_ways(void) { return has_vbmi() ? 2 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+INTERNAL int best_e4m3_isa(void) { return has_vbmi() ? 2 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
 #else
 INTERNAL void fill_e4m3(void) {}
-INTERNAL int e4m3_ways(void) { return 0; }
-static void restore_bf16_widely(const Restore *job) { restore_bf16_plainly(job); }
-static void restore_f32_widely(const Restore *job) { restore_f32_plainly(job); }
-static void restore_f32_by_halves(const Restore *job) { restore_f32_plainly(job); }
+INTERNAL int best_e4m3_isa(void) { return 0; }
+static void restore_bf16_avx512(const Restore *job) { restore_bf16_generic(job); }
+static void restore_f32_avx512(const Restore *job) { restore_f32_generic(job); }
+static void restore_f32_f16c(const Restore *job) { restore_f32_generic(job); }
 #endif
 
-INTERNAL int e4m3_way; /* 0: plainly, 1: float32 by AVX2 and F16C, 2: rows of whole chunks by AVX512_VBMI */
+INTERNAL int e4m3_isa; /* 0: generic, 1: float32 by AVX2 and F16C, 2: rows of whole chunks by AVX512_VBMI */
 
 INTERNAL void restore_f32(const Restore *job) {
-    if (e4m3_way == 2 && job->dim % 32 == 0) restore_f32_widely(job);
-    else if (e4m3_way) restore_f32_by_halves(job);
-    else restore_f32_plainly(job);
+    if (e4m3_isa == 2 && job->dim % 32 == 0) restore_f32_avx512(job);
+    else if (e4m3_isa) restore_f32_f16c(job);
+    else restore_f32_generic(job);
 }
 
 INTERNAL void restore_bf16(const Restore *job) {
-    if (e4m3_way == 2 && job->dim % 32 == 0) restore_bf16_widely(job);
-    else restore_bf16_plainly(job);
+    if (e4m3_isa == 2 && job->dim % 32 == 0) restore_bf16_avx512(job);
+    else restore_bf16_generic(job);
 }

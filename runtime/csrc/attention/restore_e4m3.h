@@ -1,4 +1,4 @@
-/* Rows of keys or values that are kept as e4m3, back to the model's type. Every way gives the same bits. */
+/* Rows of keys or values that are kept as e4m3, back to the model's type. Every instruction set returns the same bits. */
 #ifndef SGL_ATTENTION_RESTORE_E4M3_H
 #define SGL_ATTENTION_RESTORE_E4M3_H
 
@@ -16,8 +16,8 @@ typedef struct {
 INTERNAL void restore_f32(const Restore *job);
 INTERNAL void restore_bf16(const Restore *job);
 
-INTERNAL_DATA int e4m3_way;
-INTERNAL int e4m3_ways(void); /* the best way here */
+INTERNAL_DATA int e4m3_isa;
+INTERNAL int best_e4m3_isa(void); /* the best one that this CPU has */
 INTERNAL void fill_e4m3(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tiles of attention: query tokens that stand next to each other in one sequence, with the heads of one KV head. */
+/* Tiles of attention: neighbouring query tokens of one sequence, with the heads of one KV head. */
 #ifndef SGL_ATTENTION_TILES_H
 #define SGL_ATTENTION_TILES_H
 

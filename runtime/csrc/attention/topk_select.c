@@ -12,8 +12,8 @@ INLINE uint32_t rank_of(float score) {
 }
 
 /* The best of a token, in order: the rank of the last one is found eight bits at a time, and of its equals the first are taken. */
-INTERNAL void choose_best(const void *work, long token) {
-    const Choice *job = work;
+INTERNAL void select_best(const void *work, long token) {
+    const TopkSelect *job = work;
     const int32_t *slots = job->slots[token];
     const float *scores = job->scores + token * job->width;
     int32_t *chosen = job->chosen + token * job->most;

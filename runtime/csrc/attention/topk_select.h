@@ -1,12 +1,12 @@
 /* Which tokens a query token attends to (see attention/chosen.py).
 
-   A token's scores lie in a row of their own; a score is summed up over the heads in order, whatever else is computed. */
+   A token's scores are one row; a score is summed up over the heads in order, whatever else is computed. */
 #ifndef SGL_ATTENTION_TOPK_SELECT_H
 #define SGL_ATTENTION_TOPK_SELECT_H
 
 #include "../base/common.h"
 
-#define SCORED 512 /* rows of a piece */
+#define SCORED_ROWS 512 /* rows of a piece */
 #define SCORED_HEADS 8
 
 typedef struct {
@@ -18,10 +18,10 @@ typedef struct {
     int32_t *chosen;             /* [tokens, most] */
     long tokens, heads, dim, q_stride, width, most, parts;
     float scale;
-} Choice;
+} TopkSelect;
 
-INTERNAL void choose_best(const void *work, long token); /* of a Choice whose scores are there */
-INTERNAL void choose_tokens_f32(Choice *job);
-INTERNAL void choose_tokens_bf16(Choice *job);
+INTERNAL void select_best(const void *work, long token); /* of a TopkSelect whose scores are there */
+INTERNAL void topk_select_f32(TopkSelect *job);
+INTERNAL void topk_select_bf16(TopkSelect *job);
 
 #endif

@@ -72,7 +72,7 @@ INLINE float activated(const int activation, float x) {
     }
 }
 
-/* A switch whose every case calls with a constant activation, so that the loops behind it are whole registers. */
+/* A switch whose every case calls with a constant activation, so that its loops are whole registers. */
 #define EACH_ACTIVATION(activation, call) \
     switch (activation) { \
         case SILU: call(SILU); break; \

@@ -1,7 +1,7 @@
 /* What every file of the CPU kernels needs: the kernels run the decode path of the decoder on a CPU, where rows are few and
    memory bandwidth and call overhead are all that counts.
 
-   Every function works row by row in float32 and gives a row the same bits whatever else is in the batch.
+   Every function works row by row in float32 and returns the same bits for a row whatever else is in the batch.
    Pointers arrive as integers, checked and kept alive by Python. `kind` is 0 for float32, 1 for bfloat16. */
 #ifndef SGL_BASE_COMMON_H
 #define SGL_BASE_COMMON_H

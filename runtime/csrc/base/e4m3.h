@@ -1,5 +1,5 @@
 /* Numbers of 8 bits (e4m3: sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinity), as keys and values may be kept.
-   Every way gives the same bits: all of them are numbers of bfloat16 too. */
+   Every instruction set returns the same bits: all of them are numbers of bfloat16 too. */
 #ifndef SGL_BASE_E4M3_H
 #define SGL_BASE_E4M3_H
 

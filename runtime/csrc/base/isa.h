@@ -7,12 +7,12 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#define WIDE_f32 __attribute__((target("avx512f,avx512bw,avx512vl")))
-#define WIDE_bf16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define AVX512_F32 __attribute__((target("avx512f,avx512bw,avx512vl")))
+#define AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
-#define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-#define VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
-#define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16,avx512vbmi")))
+#define AVX512_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+#define AVX512_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
+#define AVX512_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16,avx512vbmi")))
 
 static inline int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 static inline int has_avx512(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }

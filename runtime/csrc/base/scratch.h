@@ -6,10 +6,10 @@
 
 INTERNAL void create_scratch_keys(void); /* once, when the module is made */
 
-INTERNAL void *narrow_space(size_t bytes);   /* the rows of one product, or of one attention call */
-INTERNAL void *aligned_space(size_t bytes);  /* the same from where a line of the cache begins */
-INTERNAL void *mixture_space(size_t bytes);  /* one mixture of experts, or one recurrent mixer */
-INTERNAL float *adapt_space(size_t bytes);   /* A x of the adapters of one product */
+INTERNAL void *row_scratch(size_t bytes);   /* the rows of one product, or of one attention call */
+INTERNAL void *aligned_scratch(size_t bytes);  /* the same from where a line of the cache begins */
+INTERNAL void *mixture_scratch(size_t bytes);  /* one mixture of experts, or one recurrent mixer */
+INTERNAL float *adapter_scratch(size_t bytes);   /* A x of the adapters of one product */
 
 INLINE void *cut(char **space, size_t bytes) { /* a part of it that begins a line of the cache */
     char *from = *space;

@@ -12,7 +12,7 @@ typedef struct {
     double eps;
 } Norm;
 
-/* Of both element types. What each does stands with its definition, in elementwise.inc. */
+/* Of both element types. What each does is said at its definition, in elementwise.inc. */
 #define ELEMENTWISE(TYPE, suffix) \
     INTERNAL void norm_##suffix(const Norm *norm, const TYPE *x, long stride, TYPE *y, long to, long rows, long spans, long n); \
     INTERNAL void activate_##suffix(long activation, const TYPE *x, TYPE *y, long rows, long n); \

@@ -15,7 +15,7 @@ typedef struct { /* what Python lays out, 8 bytes a field: the same names in mod
     int64_t *chosen_before;                            /* [count], how often each was chosen, is added to; or 0 */
     const Weight *router, *shared_up, *shared_down, *switched; /* the last three: or 0 */
     const Weight *const *up, *const *down;             /* [here] */
-    /* Where experts lie on several ranks: of an expert with copies, the row number n of all that ever chose it is computed by copy n % copies */
+    /* Where experts are on several ranks: of an expert with copies, the row number n of all that ever chose it is computed by copy n % copies */
     int64_t here, most_copies;            /* networks that are here: count, but for ranks */
     const int64_t *copies;                /* [count], or 0: all are here, once */
     const int64_t *places;                /* [count, most_copies], which of the networks here a copy is; negative: it is elsewhere */

@@ -17,7 +17,7 @@ CLONES static void score(const Experts *experts, const float *logits, float *sco
 }
 
 /* The best `wanted`, best first, of equal ones the one of the smaller number; writes over `scores`. */
-static void take_best(float *scores, long count, long wanted, int32_t *chosen) {
+static void take_top_k(float *scores, long count, long wanted, int32_t *chosen) {
     for (long j = 0; j < wanted; j++) {
         long best = -1;
         for (long i = 0; i < count; i++)
@@ -38,10 +38,10 @@ INLINE float rank_of_group(const Experts *experts, const float *choice, long siz
 }
 
 /* space: as many floats and ints as there are groups */
-static void leave_groups(const Experts *experts, float *choice, float *ranks, int32_t *kept) {
+static void mask_groups(const Experts *experts, float *choice, float *ranks, int32_t *kept) {
     const long size = experts->count / experts->groups;
     for (long g = 0; g < experts->groups; g++) ranks[g] = rank_of_group(experts, choice + g * size, size);
-    take_best(ranks, experts->groups, experts->kept_groups, kept);
+    take_top_k(ranks, experts->groups, experts->kept_groups, kept);
     for (long g = 0; g < experts->groups; g++) {
         long stays = 0;
         for (long j = 0; j < experts->kept_groups; j++) stays |= kept[j] == g;
@@ -55,14 +55,14 @@ INTERNAL void route(const Experts *experts, const float *logits, float *space, i
     float *scores = space, *choice = space + count, total = 0;
     if (experts->best_first) {
         memcpy(choice, logits, count * sizeof(float));
-        take_best(choice, count, wanted, chosen);
+        take_top_k(choice, count, wanted, chosen);
         for (long j = 0; j < wanted; j++) choice[j] = logits[chosen[j]];
         score(experts, choice, weights, wanted);
     } else {
         score(experts, logits, scores, count);
         for (long i = 0; i < count; i++) choice[i] = experts->correction ? scores[i] + experts->correction[i] : scores[i];
-        if (experts->groups > 1) leave_groups(experts, choice, choice + count, kept);
-        take_best(choice, count, wanted, chosen);
+        if (experts->groups > 1) mask_groups(experts, choice, choice + count, kept);
+        take_top_k(choice, count, wanted, chosen);
         for (long j = 0; j < wanted; j++) weights[j] = scores[chosen[j]];
     }
     for (long j = 0; j < wanted; j++) total += weights[j];
@@ -79,7 +79,7 @@ static void find_copies(const Experts *experts, int32_t *chosen, long pairs) {
 }
 
 /* Pairs of a token and an expert in the order of experts, within one in the order of tokens: pair p comes to place[p], which is
-   negative where it is computed elsewhere; what stands there is of the token token[place[p]]. begin: [here + 1], where the pairs of
+   negative where it is computed elsewhere; what is there is of the token token[place[p]]. begin: [here + 1], where the pairs of
    an expert begin. Returns how many are computed here. chosen becomes the numbers of the networks here. */
 INTERNAL long group(const Experts *experts, int32_t *chosen, long rows, long *begin, long *place, long *token) {
     const long pairs = rows * experts->top_k, here = experts->here;

@@ -4,12 +4,12 @@
 
 #include "product.h"
 
-enum { NO_WAY, BY_AVX2, BY_AVX512, BY_AMX, DENSE_WAYS };
+enum { NO_ISA, BY_AVX2, BY_AVX512, BY_AMX, DENSE_ISAS };
 
-INTERNAL_DATA int dense_way[2]; /* of FLOAT32, BFLOAT16; set when the module is made; tests take others */
+INTERNAL_DATA int dense_isa[2]; /* the instruction sets in use of FLOAT32, BFLOAT16: set when the module is made; tests take others */
 
 INTERNAL int has_amx(void);
-INTERNAL int dense_ways(long kind); /* the best way here */
+INTERNAL int best_dense_isa(long kind); /* the best one that this CPU has */
 
 INTERNAL void blocks_f32(const Product *job, long row, long rows, long block, long end);
 INTERNAL void blocks_bf16(const Product *job, long row, long rows, long block, long end);

@@ -1,7 +1,7 @@
 /* Products of bfloat16 weights in blocks of 32 outputs (product.h) by AMX, whose registers are tiles of 16 rows of 64 bytes.
 
-   Of a block 16 pairs of inputs are two tiles as they lie, and of x 16 rows of 32 inputs are one. What a row's sum is does not depend on
-   the rows beside it: it runs over tiles of inputs in order, and within each by the instruction TDPBF16PS (Intel's Software Developer's
+   Of a block 16 pairs of inputs are two tiles as they are stored, and of x 16 rows of 32 inputs are one. What a row's sum is does not depend on
+   the other rows: it runs over tiles of inputs in order, and within each by the instruction TDPBF16PS (Intel's Software Developer's
    Manual, volume 2), which adds the even inputs, adds the odd ones, and then both. */
 
 #include "../base/isa.h"
@@ -43,7 +43,7 @@ AMX INLINE void shape_tiles(long rows) {
     _tile_loadconfig(&shapes);
 }
 
-/* sums += x w of one tile of inputs. x: of rows that lie `step` bytes apart.  more: there are more rows than a tile has. */
+/* sums += x w of one tile of inputs. x: of rows that are `step` bytes apart.  more: there are more rows than a tile has. */
 AMX INLINE void add_tiles(const bfloat16 *x, long step, const bfloat16 *w, const int more) {
     _tile_loadd(6, w, 2 * TILE_LINE);
     _tile_loadd(7, w + TILE_INPUTS, 2 * TILE_LINE);
@@ -56,7 +56,7 @@ AMX INLINE void add_tiles(const bfloat16 *x, long step, const bfloat16 *w, const
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* The inputs behind the last whole tile, filled up with zeros. */
+/* The inputs after the last whole tile, filled up with zeros. */
 AMX INLINE void add_rest(const bfloat16 *x, long rows, long inputs, const bfloat16 *w, long rest, const int more) {
     bfloat16 own[AMX_ROWS][TILE_INPUTS] = {0}, weights[TILE_INPUTS * BLOCK] = {0};
     for (long r = 0; r < rows; r++) memcpy(own[r], x + r * inputs, rest * sizeof(bfloat16));

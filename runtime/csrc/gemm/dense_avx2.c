@@ -8,7 +8,7 @@
 #include "dense.h"
 #include "epilogue.h"
 
-INTERNAL int dense_way[2];
+INTERNAL int dense_isa[2];
 
 #if defined(__x86_64__)
 enum { DENSE_VECTORS = BLOCK / 8, DENSE_ROWS = 3, PAIR_ROWS = 2 }; /* rows whose sums the 16 registers hold */
@@ -101,13 +101,13 @@ INTERNAL void blocks_f32_avx2(const Product *job, long row, long rows, long bloc
 INTERNAL void blocks_bf16_avx2(const Product *job, long row, long rows, long block, long end) { (void)job, (void)row, (void)rows, (void)block, (void)end; }
 #endif
 
-INTERNAL int dense_ways(long kind) {
+INTERNAL int best_dense_isa(long kind) {
     if (kind == BFLOAT16 && has_amx()) return BY_AMX;
     if (kind == FLOAT32 ? has_avx512() : has_native_bfloat16()) return BY_AVX512;
-    return has_avx2() ? BY_AVX2 : NO_WAY;
+    return has_avx2() ? BY_AVX2 : NO_ISA;
 }
 
-static int by_avx2(const Weight *weight) { return weight->kind <= BFLOAT16 && dense_way[weight->kind] == BY_AVX2; }
+static int by_avx2(const Weight *weight) { return weight->kind <= BFLOAT16 && dense_isa[weight->kind] == BY_AVX2; }
 INTERNAL int widens(const Weight *weight) { return by_avx2(weight) && in_bfloat16(weight); }
 
 typedef struct {
@@ -130,7 +130,7 @@ INTERNAL void product_dense(const Product *job) {
     if (!job->rows) return;
     Product widened = *job;
     if (widens(job->weight)) {
-        Wider wider = {job, narrow_space(job->rows * job->weight->inputs * sizeof(float))};
+        Wider wider = {job, row_scratch(job->rows * job->weight->inputs * sizeof(float))};
         share(wider_piece, &wider, ceiling(job->rows, SOME_ROWS));
         widened.x = wider.rows;
     }

@@ -9,7 +9,7 @@
 
 /* ----- float32 by AVX-512 */
 
-WIDE_f32 INLINE void finish_f32(const Product *job, long row, long output, __m512 sum) {
+AVX512_F32 INLINE void finish_f32(const Product *job, long row, long output, __m512 sum) {
     const long left = job->weight->outputs - output, place = row * job->width + output;
     if (left <= 0) return;
     const __mmask16 mask = lanes_left(left);
@@ -19,7 +19,7 @@ WIDE_f32 INLINE void finish_f32(const Product *job, long row, long output, __m51
 }
 
 /* `rows` times `blocks` is at most 12: with the weights and an input that is as many registers as there are. */
-WIDE_f32 INLINE void sums_f32(const Product *job, long row, long block, const long rows, const long blocks) {
+AVX512_F32 INLINE void sums_f32(const Product *job, long row, long block, const long rows, const long blocks) {
     const long n = job->weight->inputs;
     const float *x = (const float *)job->x + row * n, *w = (const float *)job->weight->data + block * n * BLOCK;
     __m512 sums[12][4];
@@ -48,13 +48,13 @@ WIDE_f32 INLINE void sums_f32(const Product *job, long row, long block, const lo
         for (long v = 0; v < 2 * blocks; v++) finish_f32(job, row + r, block * BLOCK + v * LANES, sums[r][v]);
 }
 
-#define BLOCKS WIDE_f32 INTERNAL void blocks_f32
+#define BLOCKS AVX512_F32 INTERNAL void blocks_f32
 #define SUMS sums_f32
 #include "row_blocks.inc"
 
 /* ----- bfloat16 */
 
-WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const long rows, const long blocks) {
+AVX512_BF16 INLINE void sums_bf16(const Product *job, long row, long block, const long rows, const long blocks) {
     const long n = job->weight->inputs, pairs = n / 2;
     const bfloat16 *x = (const bfloat16 *)job->x + row * n;
     const bfloat16 *w = (const bfloat16 *)job->weight->data + block * n * BLOCK;
@@ -87,7 +87,7 @@ WIDE_bf16 INLINE void sums_bf16(const Product *job, long row, long block, const 
         for (long v = 0; v < 2 * blocks; v++) finish_bf16(job, row + r, block * BLOCK + v * LANES, sums[r][v]);
 }
 
-#define BLOCKS WIDE_bf16 INTERNAL void blocks_bf16
+#define BLOCKS AVX512_BF16 INTERNAL void blocks_bf16
 #define SUMS sums_bf16
 #include "row_blocks.inc"
 

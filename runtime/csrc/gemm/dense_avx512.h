@@ -6,11 +6,11 @@
 #include "product.h"
 
 #if defined(__x86_64__)
-WIDE_bf16 INLINE __m512 widened(const bfloat16 *from, __mmask16 mask) {
+AVX512_BF16 INLINE __m512 widened(const bfloat16 *from, __mmask16 mask) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
 }
 
-WIDE_bf16 INLINE void finish_bf16(const Product *job, long row, long output, __m512 sum) {
+AVX512_BF16 INLINE void finish_bf16(const Product *job, long row, long output, __m512 sum) {
     const long left = job->weight->outputs - output, place = row * job->width + output;
     if (left <= 0) return;
     const __mmask16 mask = lanes_left(left);
@@ -25,7 +25,7 @@ WIDE_bf16 INLINE void finish_bf16(const Product *job, long row, long output, __m
 }
 
 /* sums += weights * inputs. Written out because GCC copies the intrinsic's sums around, and runs out of registers. */
-WIDE_bf16 INLINE void add_products(__m512 *sums, __m512bh weights, __m512bh inputs) {
+AVX512_BF16 INLINE void add_products(__m512 *sums, __m512bh weights, __m512bh inputs) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(inputs));
 }
 #endif

@@ -4,17 +4,17 @@
 #include "dense.h"
 #include "product.h"
 
-static const Blocks DENSE[][DENSE_WAYS] = {[FLOAT32] = {[BY_AVX2] = blocks_f32_avx2, [BY_AVX512] = blocks_f32},
+static const Blocks DENSE[][DENSE_ISAS] = {[FLOAT32] = {[BY_AVX2] = blocks_f32_avx2, [BY_AVX512] = blocks_f32},
                                             [BFLOAT16] = {[BY_AVX2] = blocks_bf16_avx2, [BY_AVX512] = blocks_bf16, [BY_AMX] = blocks_amx}};
 static const Blocks PRODUCTS[] = {[INT8_FLOAT32] = blocks_int8, [INT8_BFLOAT16] = blocks_int8,
                                    [INT4_FLOAT32] = blocks_int4, [INT4_BFLOAT16] = blocks_int4,
                                    [FLOATS_FLOAT32] = blocks_float, [FLOATS_BFLOAT16] = blocks_float};
 
 static Blocks blocks_for(const Weight *weight) {
-    return weight->kind <= BFLOAT16 ? DENSE[weight->kind][dense_way[weight->kind]] : PRODUCTS[weight->kind];
+    return weight->kind <= BFLOAT16 ? DENSE[weight->kind][dense_isa[weight->kind]] : PRODUCTS[weight->kind];
 }
 
-/* Of a stack the first weight's pieces come behind them. */
+/* Of a stack the first weight's pieces follow them. */
 INLINE long units_of(const Product *job) { return job->added && !job->before ? job->added->units : 0; }
 
 static void add_unit(const Added *added, long index) {
@@ -34,7 +34,7 @@ static void finish_piece(const Product *job, long row, long rows, long block, lo
    wait for memory, the others now. Returns how many the sums are to fetch. */
 static long fetch_for(const Product *job, long block, long end, const char **pieces, Blocks blocks) {
     const long count = job->added->fetch(job->added->more, job->before + block * BLOCK, job->before + end * BLOCK, pieces);
-    const long beside = blocks == blocks_bf16 || blocks == blocks_amx ? job->weight->inputs / 2 / FETCHED_LINES : 0, later = count < beside ? count : beside;
+    const long by_sums = blocks == blocks_bf16 || blocks == blocks_amx ? job->weight->inputs / 2 / FETCHED_LINES : 0, later = count < by_sums ? count : by_sums;
     for (long i = later; i < count; i++) prefetch(pieces[i], FETCHED_LINES * 64);
     return later * FETCHED_LINES;
 }
@@ -81,7 +81,7 @@ INTERNAL void share_product(const Product *given) {
 
 static void product_part(const Product *job);
 
-/* Weights above each other: each gives its columns of y. */
+/* Weights above each other: each computes its columns of y. */
 static void product_stack(const Product *stack) {
     const Weight *weight = stack->weight->data;
     const long of_residual = in_bfloat16(stack->weight) ? 2 : 4, of_y = stack->wide ? 4 : of_residual;

@@ -1,6 +1,6 @@
 /* y [rows, outputs] = x w^T + bias + residual, the weight read once for all rows.
 
-   A weight lies in blocks of 32 outputs, so that a register holds sums of 16 and nothing is added across registers:
+   A weight is stored in blocks of 32 outputs, so that a register holds sums of 16 and nothing is added across registers:
        float32   [outputs / 32] [inputs]     [32]       by AVX-512, or as dense_avx2.c
        bfloat16  [outputs / 32] [inputs / 2] [32] [2]   pairs of inputs: by AVX512_BF16, which multiplies them exactly, as dense_amx.c, or as dense_avx2.c
        int8      likewise: quantized/int8.c

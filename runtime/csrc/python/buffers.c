@@ -18,13 +18,13 @@ INTERNAL PyObject *py_places(PyObject *Py_UNUSED(self), PyObject *const *args, P
     const long count = text.len < 4 ? 0 : find_places(text.buf, text.len / 4, others.buf, others.len / 4, least, matches);
     PyBuffer_Release(&text);
     if (others.buf) PyBuffer_Release(&others);
-    PyObject *told = PyTuple_New(3 * count);
-    for (long i = 0; told && i < 3 * count; i++) {
+    PyObject *result = PyTuple_New(3 * count);
+    for (long i = 0; result && i < 3 * count; i++) {
         PyObject *number = PyLong_FromLong(((long *)matches)[i]);
-        if (!number) Py_CLEAR(told);
-        else PyTuple_SET_ITEM(told, i, number);
+        if (!number) Py_CLEAR(result);
+        else PyTuple_SET_ITEM(result, i, number);
     }
-    return told;
+    return result;
 }
 
 /* named(text, mask, few): a place of the text or 0; int32 buffers, see sampling/places.h */
@@ -70,19 +70,19 @@ static void release_buffers(Buffers *b, Py_ssize_t rows) {
     free(b->held), free(b->at), free(b->length);
 }
 
-static PyObject *sampled(const Choosing *job) {
-    PyObject *ids = PyList_New(job->rows), *peaks = PyList_New(job->rows), *told = NULL;
+static PyObject *sampled(const SampleJob *job) {
+    PyObject *ids = PyList_New(job->rows), *peaks = PyList_New(job->rows), *result = NULL;
     for (long row = 0; ids && peaks && row < job->rows; row++) {
         PyObject *id = PyLong_FromLongLong(job->chosen[row]), *peak = PyFloat_FromDouble(job->peak[row]);
         if (id) PyList_SET_ITEM(ids, row, id);
         if (peak) PyList_SET_ITEM(peaks, row, peak);
         if (!id || !peak) goto done;
     }
-    if (ids && peaks) told = PyTuple_Pack(2, ids, peaks);
+    if (ids && peaks) result = PyTuple_Pack(2, ids, peaks);
 done:
     Py_XDECREF(ids);
     Py_XDECREF(peaks);
-    return told;
+    return result;
 }
 
 /* sample(logits, stride, width, packed, columns, positions, masks, bans): (tokens, largest logits), two lists; packed and columns are int32
@@ -94,7 +94,7 @@ INTERNAL PyObject *py_sample(PyObject *Py_UNUSED(self), PyObject *const *args, P
     const Py_ssize_t rows = PyList_GET_SIZE(args[5]);
     Py_buffer packed = {.obj = NULL}, columns = {.obj = NULL};
     Buffers masks = {0}, bans = {0};
-    PyObject *told = NULL;
+    PyObject *result = NULL;
     int64_t *position = calloc(2 * rows + 1, sizeof(int64_t));
     float *peak = calloc(rows + 1, sizeof(float));
     if (!position || !peak) {
@@ -102,18 +102,18 @@ INTERNAL PyObject *py_sample(PyObject *Py_UNUSED(self), PyObject *const *args, P
         goto done;
     }
     if (PyObject_GetBuffer(args[3], &packed, PyBUF_C_CONTIGUOUS) || PyObject_GetBuffer(args[4], &columns, PyBUF_C_CONTIGUOUS)) goto done;
-    if (packed.len != rows * (Py_ssize_t)sizeof(Asked) || columns.len < a[2] * 4 || a[2] < 1) {
+    if (packed.len != rows * (Py_ssize_t)sizeof(SamplingParams) || columns.len < a[2] * 4 || a[2] < 1) {
         PyErr_Format(PyExc_ValueError, "%zd rows of %lld columns", rows, a[2]);
         goto done;
     }
     for (Py_ssize_t row = 0; row < rows; row++) position[row] = PyLong_AsLongLong(PyList_GET_ITEM(args[5], row));
     if (PyErr_Occurred() || !hold_buffers(args[6], rows, &masks) || !hold_buffers(args[7], rows, &bans)) goto done;
-    const Choosing job = {POINTER(0), packed.buf, masks.at, masks.length, bans.at, bans.length, position, columns.buf, position + rows, peak, rows, a[2], a[1]};
+    const SampleJob job = {POINTER(0), packed.buf, masks.at, masks.length, bans.at, bans.length, position, columns.buf, position + rows, peak, rows, a[2], a[1]};
     if (rows * a[2] > AT_ONCE) {
         Py_BEGIN_ALLOW_THREADS choose(&job);
         Py_END_ALLOW_THREADS
-    } else choose(&job); /* sooner done than another thread gives the interpreter back */
-    told = sampled(&job);
+    } else choose(&job); /* sooner done than another thread returns the interpreter */
+    result = sampled(&job);
 done:
     release_buffers(&masks, rows);
     release_buffers(&bans, rows);
@@ -121,5 +121,5 @@ done:
     if (columns.obj) PyBuffer_Release(&columns);
     free(position);
     free(peak);
-    return told;
+    return result;
 }

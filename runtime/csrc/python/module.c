@@ -190,16 +190,16 @@ static PyObject *py_attend_latent(PyObject *Py_UNUSED(self), PyObject *const *ar
 }
 
 /* choose_tokens(kind, q, q_stride, shares, keys, slots, length, scores, chosen, tokens, heads, dim, width, most, scale): the last is a float; see the
-   struct Choice */
+   struct TopkSelect */
 static PyObject *py_choose_tokens(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[14];
     if (!parse(args, n - 1, 14, a)) return NULL;
     const double scale = PyFloat_AsDouble(args[14]);
     if (PyErr_Occurred()) return NULL;
     if (a[11] < 1 || a[11] > MOST_DIM) return PyErr_Format(PyExc_ValueError, "keys of %lld numbers", a[11]);
-    Choice job = {POINTER(1), POINTER(4), POINTER(3), POINTER(5), POINTER(6), POINTER(7), POINTER(8), a[9], a[10], a[11], a[2], a[12], a[13], 0, (float)scale};
+    TopkSelect job = {POINTER(1), POINTER(4), POINTER(3), POINTER(5), POINTER(6), POINTER(7), POINTER(8), a[9], a[10], a[11], a[2], a[12], a[13], 0, (float)scale};
     Py_BEGIN_ALLOW_THREADS
-    DISPATCH(choose_tokens, &job);
+    DISPATCH(topk_select, &job);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -248,30 +248,30 @@ static PyObject *py_use_huge_pages(PyObject *Py_UNUSED(self), PyObject *const *a
     Py_RETURN_NONE;
 }
 
-/* set_int4_way(way): 0 plainly, 1 by AVX2, 2 by AVX512_VNNI; for tests, and no better one than this CPU has */
+/* set_int4_way(isa): 0 generic, 1 by AVX2, 2 by AVX512_VNNI; for tests, and no better one than this CPU has */
 static PyObject *py_set_int4_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
-    if (a[0] < 0 || a[0] > int4_ways()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
-    int4_way = (int)a[0];
+    if (a[0] < 0 || a[0] > best_int4_isa()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
+    int4_isa = (int)a[0];
     Py_RETURN_NONE;
 }
 
-/* set_e4m3_way(way): 0 plainly, 1 by AVX2, 2 by AVX512_VBMI; for tests, and no better one than this CPU has */
+/* set_e4m3_way(isa): 0 generic, 1 by AVX2, 2 by AVX512_VBMI; for tests, and no better one than this CPU has */
 static PyObject *py_set_e4m3_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[1];
     if (!parse(args, n, 1, a)) return NULL;
-    if (a[0] < 0 || a[0] > e4m3_ways()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
-    e4m3_way = (int)a[0];
+    if (a[0] < 0 || a[0] > best_e4m3_isa()) return PyErr_Format(PyExc_ValueError, "way %lld", a[0]);
+    e4m3_isa = (int)a[0];
     Py_RETURN_NONE;
 }
 
-/* set_dense_way(kind, way): 1 by AVX2, 2 by AVX-512, 3 by AMX; for tests and SGL_AMX=0, and no better one than this CPU has */
+/* set_dense_way(kind, isa): 1 by AVX2, 2 by AVX-512, 3 by AMX; for tests and SGL_AMX=0, and no better one than this CPU has */
 static PyObject *py_set_dense_way(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) {
     long long a[2];
     if (!parse(args, n, 2, a)) return NULL;
-    if (a[0] < FLOAT32 || a[0] > BFLOAT16 || a[1] < BY_AVX2 || a[1] > dense_ways(a[0])) return PyErr_Format(PyExc_ValueError, "way %lld", a[1]);
-    dense_way[a[0]] = (int)a[1];
+    if (a[0] < FLOAT32 || a[0] > BFLOAT16 || a[1] < BY_AVX2 || a[1] > best_dense_isa(a[0])) return PyErr_Format(PyExc_ValueError, "way %lld", a[1]);
+    dense_isa[a[0]] = (int)a[1];
     Py_RETURN_NONE;
 }
 
@@ -295,18 +295,18 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "NATIVE_BFLOAT16", has_native_bfloat16());
     if (made) PyModule_AddIntConstant(made, "AVX512", has_avx512());
     if (made) PyModule_AddIntConstant(made, "VNNI", has_vnni());
-    int4_way = int4_ways();
-    for (long kind = FLOAT32; kind <= BFLOAT16; kind++) dense_way[kind] = dense_ways(kind);
-    /* the best ways to multiply with weights as they are: see gemm/dense.h */
-    if (made) PyModule_AddIntConstant(made, "FLOAT32", dense_way[FLOAT32]);
-    if (made) PyModule_AddIntConstant(made, "BFLOAT16", dense_way[BFLOAT16]);
+    int4_isa = best_int4_isa();
+    for (long kind = FLOAT32; kind <= BFLOAT16; kind++) dense_isa[kind] = best_dense_isa(kind);
+    /* the best instruction sets for weights as they are: see gemm/dense.h */
+    if (made) PyModule_AddIntConstant(made, "FLOAT32", dense_isa[FLOAT32]);
+    if (made) PyModule_AddIntConstant(made, "BFLOAT16", dense_isa[BFLOAT16]);
     fill_float8();
-    float8_way = has_float8_pairs();
-    if (made) PyModule_AddIntConstant(made, "FLOAT8_PAIRS", float8_way);
+    use_float8_pairs = has_float8_pairs();
+    if (made) PyModule_AddIntConstant(made, "FLOAT8_PAIRS", use_float8_pairs);
     fill_e4m3();
-    e4m3_way = e4m3_ways();
-    if (made) PyModule_AddIntConstant(made, "INT4", int4_way); /* the best way to multiply with int4 weights: see quantized/int4.c */
-    if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_way); /* the best way to restore numbers of 8 bits: see attention/restore_e4m3.c */
+    e4m3_isa = best_e4m3_isa();
+    if (made) PyModule_AddIntConstant(made, "INT4", int4_isa); /* the best instruction set for int4 weights: see quantized/int4.c */
+    if (made) PyModule_AddIntConstant(made, "E4M3", e4m3_isa); /* the best instruction set to restore numbers of 8 bits: see attention/restore_e4m3.c */
     if (made) PyModule_AddIntConstant(made, "MOST_DIM", MOST_DIM);
     if (made) PyModule_AddIntConstant(made, "MOST_ROW", MOST_ROW);
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);

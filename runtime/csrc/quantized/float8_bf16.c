@@ -1,6 +1,6 @@
 /* Sums of floats.c of float8 and bfloat16 by AVX512_BF16, whose instruction multiplies pairs of bfloat16 exactly and adds them in
-   float32: every float8 is a bfloat16, whose two bytes AVX512_VBMI looks up. A fourth way, of bfloat16 alone: the bits of a row do
-   not depend on the batch, but are not those of the other ways, which have a sum for the even inputs and one for the odd ones. */
+   float32: every float8 is a bfloat16, whose two bytes AVX512_VBMI looks up. A fourth variant, of bfloat16 alone: the bits of a row do
+   not depend on the batch, but are not those of the other variants, which have a sum for the even inputs and one for the odd ones. */
 
 #include "../base/isa.h"
 #include "floats.h"
@@ -21,7 +21,7 @@ INTERNAL void fill_float8(void) { /* once, when the module is made */
 }
 
 /* Pairs of weights of two inputs, for the first 16 outputs and the others. tables: of the bytes, 64 in each. */
-PAIRS INLINE void float8_pairs(const uint8_t *codes, const __m512i tables[4], __m512i order, __m512bh pairs[2]) {
+AVX512_PAIRS INLINE void float8_pairs(const uint8_t *codes, const __m512i tables[4], __m512i order, __m512bh pairs[2]) {
     const __m512i both = _mm512_permutexvar_epi8(order, _mm512_loadu_si512(codes));
     const __m512i low = _mm512_permutex2var_epi8(tables[0], both, tables[1]), size = _mm512_permutex2var_epi8(tables[2], both, tables[3]);
     const __m512i high = _mm512_ternarylogic_epi32(size, both, _mm512_set1_epi8((char)0x80), 0xf8); /* size | (both & 0x80) */
@@ -29,11 +29,11 @@ PAIRS INLINE void float8_pairs(const uint8_t *codes, const __m512i tables[4], __
 }
 
 /* sums += weights * a pair of x. Written out because GCC keeps x of every row in a register, and runs out. */
-PAIRS INLINE void add_pair(__m512 *sums, __m512bh weights, const bfloat16 *x) {
+AVX512_PAIRS INLINE void add_pair(__m512 *sums, __m512bh weights, const bfloat16 *x) {
     __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(*sums) : "v"(weights), "m"(*(const int32_t *)x));
 }
 
-PAIRS INLINE void float8_sums(const Product *job, long row, long index, const long rows) {
+AVX512_PAIRS INLINE void float8_sums(const Product *job, long row, long index, const long rows) {
     const Grouping *g = grouping(job);
     const long n = even(job->weight->inputs);
     const char *block = (const char *)job->weight->data + index * g->stride;
@@ -70,7 +70,7 @@ PAIRS INLINE void float8_sums(const Product *job, long row, long index, const lo
     finish_groups(job, row, rows, index, totals);
 }
 
-PAIRS INTERNAL void blocks_float8_pairs(const Product *job, long row, long rows, long block, long end) {
+AVX512_PAIRS INTERNAL void blocks_float8_pairs(const Product *job, long row, long rows, long block, long end) {
     for (; block < end; block++)
         for (long from = row, left = rows; left > 0; from += FLOAT_ROWS, left -= FLOAT_ROWS) {
 #define SOME(r) float8_sums(job, from, block, r)

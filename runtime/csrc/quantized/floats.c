@@ -2,9 +2,9 @@
 
        w[o][i] = v(code[o][i]) * scale[o][g] * factor[o]
 
-   A code of four bits stands for an entry of a table of 16 floats, one of eight bits is a float8 (e4m3). x is multiplied as it
+   A code of four bits is an entry of a table of 16 floats, one of eight bits is a float8 (e4m3). x is multiplied as it
    is, in float32. The even and the odd inputs of a group have a sum each, in order; the two are added, then the groups in
-   their order: a row's bits do not depend on the others, nor on which of the three ways below computes them. Where AVX512_BF16 is,
+   their order: a row's bits do not depend on the others, nor on which instruction set computes them. Where AVX512_BF16 is,
    float8 and bfloat16 are multiplied by float8_bf16.c.
 
    A block of 32 outputs, `stride` bytes, is
@@ -59,14 +59,14 @@ static void widen_piece(const void *work, long index) {
     }
 }
 
-/* ----- plainly */
+/* ----- generic */
 
-INLINE float plain_value(const Grouping *g, const uint8_t *codes, long i) {
+INLINE float value_generic(const Grouping *g, const uint8_t *codes, long i) {
     const uint8_t code = g->bits == 8 ? codes[i * BLOCK] : codes[i / 2 * BLOCK] >> i % 2 * 4 & 15;
     return g->bits == 8 ? half_to_float((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7)) : ((const float *)g->table)[code];
 }
 
-static float plain_float_sum(const Product *job, const char *block, long o, const float *x) {
+static float float_sum_generic(const Product *job, const char *block, long o, const float *x) {
     const Grouping *g = grouping(job);
     const long n = even(job->weight->inputs);
     const uint8_t *codes = (const uint8_t *)block + g->codes + o;
@@ -74,18 +74,18 @@ static float plain_float_sum(const Product *job, const char *block, long o, cons
     for (long from = 0, place = o; from < n; from += g->group, place += BLOCK) {
         const long end = from + g->group < n ? from + g->group : n;
         float sums[2] = {0, 0};
-        for (long i = from; i < end; i++) sums[i % 2] = fmaf(plain_value(g, codes, i), x[i], sums[i % 2]);
+        for (long i = from; i < end; i++) sums[i % 2] = fmaf(value_generic(g, codes, i), x[i], sums[i % 2]);
         total = fmaf(sums[0] + sums[1], scale_at(g, block, place), total);
     }
     return total;
 }
 
-static void blocks_float_plain(const Product *job, long row, long rows, long block, long end) {
+static void blocks_float_generic(const Product *job, long row, long rows, long block, long end) {
     float totals[MOST_AT_ONCE * BLOCK];
     for (; block < end; block++) {
         const char *at = (const char *)job->weight->data + block * grouping(job)->stride;
         for (long r = 0; r < rows; r++)
-            for (long o = 0; o < BLOCK; o++) totals[r * BLOCK + o] = plain_float_sum(job, at, o, wide_row(job, row + r));
+            for (long o = 0; o < BLOCK; o++) totals[r * BLOCK + o] = float_sum_generic(job, at, o, wide_row(job, row + r));
         finish_groups(job, row, rows, block, totals);
     }
 }
@@ -138,7 +138,7 @@ AVX2 INLINE void float_sums_avx2(const Product *job, long row, const char *block
     for (long r = 0; r < rows; r++) _mm256_storeu_ps(totals + r * BLOCK + lane, all[r]);
 }
 
-AVX2 INLINE void blocks_float_by_avx2(const Product *job, long row, long rows, long block, long end, const int bits) {
+AVX2 INLINE void blocks_float_bits_avx2(const Product *job, long row, long rows, long block, long end, const int bits) {
     for (; block < end; block++) {
         const char *at = (const char *)job->weight->data + block * grouping(job)->stride;
         float totals[MOST_AT_ONCE * BLOCK];
@@ -157,33 +157,33 @@ AVX2 INLINE void blocks_float_by_avx2(const Product *job, long row, long rows, l
 }
 
 AVX2 static void blocks_float_avx2(const Product *job, long row, long rows, long block, long end) {
-    if (grouping(job)->bits == 8) blocks_float_by_avx2(job, row, rows, block, end, 8);
-    else blocks_float_by_avx2(job, row, rows, block, end, 4);
+    if (grouping(job)->bits == 8) blocks_float_bits_avx2(job, row, rows, block, end, 8);
+    else blocks_float_bits_avx2(job, row, rows, block, end, 4);
 }
 
 /* ----- by AVX-512 */
 
-VNNI INLINE __m512 float8_wide(const uint8_t *at) {
+AVX512_VNNI INLINE __m512 float8_avx512(const uint8_t *at) {
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)at));
     const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(wide, 8), _mm256_set1_epi16((short)0x8000));
     return _mm512_cvtph_ps(_mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80)), sign));
 }
 
 /* sums += weights * a number of x. Written out because GCC keeps x of every row in a register, and runs out. */
-VNNI INLINE void add_float(__m512 *sums, __m512 weights, const float *x) {
+AVX512_VNNI INLINE void add_float(__m512 *sums, __m512 weights, const float *x) {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*sums) : "v"(weights), "m"(*x));
 }
 
-VNNI INLINE void two_wide(const uint8_t *codes, __m512 table, __m512 two[2], const int bits) {
+AVX512_VNNI INLINE void two_avx512(const uint8_t *codes, __m512 table, __m512 two[2], const int bits) {
     if (bits == 8) {
-        two[0] = float8_wide(codes), two[1] = float8_wide(codes + BLOCK);
+        two[0] = float8_avx512(codes), two[1] = float8_avx512(codes + BLOCK);
     } else { /* the permutation looks at four bits of an index */
         const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes));
         two[0] = _mm512_permutexvar_ps(both, table), two[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), table);
     }
 }
 
-VNNI INLINE void float_sums_wide(const Product *job, long row, long index, const long rows, const int bits) {
+AVX512_VNNI INLINE void float_sums_avx512(const Product *job, long row, long index, const long rows, const int bits) {
     const Grouping *g = grouping(job);
     const long n = even(job->weight->inputs);
     const char *block = (const char *)job->weight->data + index * g->stride;
@@ -205,7 +205,7 @@ VNNI INLINE void float_sums_wide(const Product *job, long row, long index, const
             __builtin_prefetch(codes + FAR); /* a line of the cache, in eight bits */
 #pragma GCC unroll 2
             for (long v = 0; v < 2; v++) {
-                two_wide(codes + v * LANES, table, two, bits);
+                two_avx512(codes + v * LANES, table, two, bits);
 #pragma GCC unroll 6
                 for (long r = 0; r < rows; r++)
 #pragma GCC unroll 2
@@ -225,42 +225,42 @@ VNNI INLINE void float_sums_wide(const Product *job, long row, long index, const
     finish_groups(job, row, rows, index, totals);
 }
 
-VNNI INLINE void blocks_float_by_wide(const Product *job, long row, long rows, long block, long end, const int bits) {
+AVX512_VNNI INLINE void blocks_float_bits_avx512(const Product *job, long row, long rows, long block, long end, const int bits) {
     for (; block < end; block++)
         for (long from = row, left = rows; left > 0; from += FLOAT_ROWS, left -= FLOAT_ROWS) {
-#define SOME(r) float_sums_wide(job, from, block, r, bits)
+#define SOME(r) float_sums_avx512(job, from, block, r, bits)
             EACH_ROWS(left < FLOAT_ROWS ? left : FLOAT_ROWS, SOME)
 #undef SOME
         }
 }
 
-VNNI static void blocks_float_wide(const Product *job, long row, long rows, long block, long end) {
-    if (grouping(job)->bits == 8) blocks_float_by_wide(job, row, rows, block, end, 8);
-    else blocks_float_by_wide(job, row, rows, block, end, 4);
+AVX512_VNNI static void blocks_float_avx512(const Product *job, long row, long rows, long block, long end) {
+    if (grouping(job)->bits == 8) blocks_float_bits_avx512(job, row, rows, block, end, 8);
+    else blocks_float_bits_avx512(job, row, rows, block, end, 4);
 }
 
 #endif
 
 /* ----- the whole product */
 
-INTERNAL int float8_way;
+INTERNAL int use_float8_pairs;
 
 static int in_pairs(const Product *job) {
-    return float8_way && int4_way == VNNI_INT4 && in_bfloat16(job->weight) && grouping(job)->bits == 8;
+    return use_float8_pairs && int4_isa == VNNI_INT4 && in_bfloat16(job->weight) && grouping(job)->bits == 8;
 }
 
 INTERNAL void blocks_float(const Product *job, long row, long rows, long block, long end) {
 #if defined(__x86_64__)
     if (in_pairs(job)) return blocks_float8_pairs(job, row, rows, block, end);
-    if (int4_way == VNNI_INT4) return blocks_float_wide(job, row, rows, block, end);
-    if (int4_way == AVX2_INT4) return blocks_float_avx2(job, row, rows, block, end);
+    if (int4_isa == VNNI_INT4) return blocks_float_avx512(job, row, rows, block, end);
+    if (int4_isa == AVX2_INT4) return blocks_float_avx2(job, row, rows, block, end);
 #endif
-    blocks_float_plain(job, row, rows, block, end);
+    blocks_float_generic(job, row, rows, block, end);
 }
 
 INTERNAL void product_float(const Product *job) {
     if (!job->rows) return;
-    Widening widening = {job, narrow_space(job->rows * even(job->weight->inputs) * sizeof(float)), in_pairs(job)};
+    Widening widening = {job, row_scratch(job->rows * even(job->weight->inputs) * sizeof(float)), in_pairs(job)};
     share(widen_piece, &widening, ceiling(job->rows, SOME_ROWS));
     Product widened = *job;
     widened.x = widening.rows;

@@ -8,7 +8,7 @@
 #include "quantize_activations.h"
 #include "quantized.h"
 
-INTERNAL int int4_way;
+INTERNAL int int4_isa;
 
 /* ----- the end of a sum */
 
@@ -22,9 +22,9 @@ CLONES INTERNAL void finish_groups(const Product *job, long row, long rows, long
     }
 }
 
-/* ----- plainly */
+/* ----- generic */
 
-static int32_t plain_dot(const Grouping *g, const uint8_t *codes, const int8_t *x, int32_t sum) {
+static int32_t dot_generic(const Grouping *g, const uint8_t *codes, const int8_t *x, int32_t sum) {
     const uint8_t *table = g->table;
     for (long i = 0; i < g->chunk; i++) {
         const uint8_t code = code_at(g, codes, i);
@@ -33,7 +33,7 @@ static int32_t plain_dot(const Grouping *g, const uint8_t *codes, const int8_t *
     return sum;
 }
 
-static void plain_sums(const Product *job, long row, long block, long rows) {
+static void sums_generic(const Product *job, long row, long block, long rows) {
     const Grouping *g = grouping(job);
     const char *at = (const char *)job->weight->data + block * g->stride;
     float totals[MOST_AT_ONCE * BLOCK];
@@ -45,7 +45,7 @@ static void plain_sums(const Product *job, long row, long block, long rows) {
             for (long c = 0; c < g->chunks; c++, chunk += job->rows, x += job->rows * MOST_CHUNK) {
                 const uint8_t *codes = (const uint8_t *)at + g->codes + code_bytes(g, c * g->chunk) + 4 * o;
                 const long place = c * g->chunk / g->group * BLOCK + o;
-                const int32_t dot = plain_dot(g, codes, x, chunk->start);
+                const int32_t dot = dot_generic(g, codes, x, chunk->start);
                 total = fmaf((float)dot, scale_at(g, at, place) * chunk->scale, total);
                 if (g->shifts) total = fmaf(shift_at(g, at, place), chunk->sum, total);
             }
@@ -54,18 +54,18 @@ static void plain_sums(const Product *job, long row, long block, long rows) {
     finish_groups(job, row, rows, block, totals);
 }
 
-static void blocks_int4_plain(const Product *job, long row, long rows, long block, long end) {
-    for (; block < end; block++) plain_sums(job, row, block, rows);
+static void blocks_int4_generic(const Product *job, long row, long rows, long block, long end) {
+    for (; block < end; block++) sums_generic(job, row, block, rows);
 }
 
 /* ----- the whole product */
 
-INTERNAL int int4_ways(void) {
+INTERNAL int best_int4_isa(void) {
 #if defined(__x86_64__)
     if (has_vnni()) return VNNI_INT4;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return AVX2_INT4;
 #endif
-    return PLAIN_INT4;
+    return GENERIC_INT4;
 }
 
 INTERNAL void blocks_int4(const Product *job, long row, long rows, long block, long end) {
@@ -74,19 +74,19 @@ INTERNAL void blocks_int4(const Product *job, long row, long rows, long block, l
     static const Blocks by_vnni[] = {blocks_halves_vnni, blocks_table_vnni, blocks_bytes_vnni};
     const Grouping *g = grouping(job);
     const int codes = g->bits == 8 ? BYTES : g->table ? HALVES_OF_TABLE : HALVES;
-    if (int4_way == VNNI_INT4) return by_vnni[codes](job, row, rows, block, end);
-    if (int4_way == AVX2_INT4) return by_avx2[codes](job, row, rows, block, end);
+    if (int4_isa == VNNI_INT4) return by_vnni[codes](job, row, rows, block, end);
+    if (int4_isa == AVX2_INT4) return by_avx2[codes](job, row, rows, block, end);
 #endif
-    blocks_int4_plain(job, row, rows, block, end);
+    blocks_int4_generic(job, row, rows, block, end);
 }
 
 INTERNAL void product_int4(const Product *job) {
     if (!job->rows) return;
     const long count = job->rows * grouping(job)->chunks;
-    Chunk *chunks = narrow_space(count * (sizeof(Chunk) + MOST_CHUNK));
-    ChunkNarrowing narrowing = {job, chunks, (int8_t *)(chunks + count)};
-    share(narrow_chunks_piece, &narrowing, ceiling(job->rows, SOME_ROWS));
-    Product narrowed = *job;
-    narrowed.x = chunks;
-    share_product(&narrowed);
+    Chunk *chunks = row_scratch(count * (sizeof(Chunk) + MOST_CHUNK));
+    ChunkQuantization quantization = {job, chunks, (int8_t *)(chunks + count)};
+    share(quantize_chunks_piece, &quantization, ceiling(job->rows, SOME_ROWS));
+    Product quantized = *job;
+    quantized.x = chunks;
+    share_product(&quantized);
 }

@@ -6,18 +6,18 @@
 
 #if defined(__x86_64__)
 /* sums += weights * inputs. Written out because GCC gives the intrinsic's sums a second set of registers. */
-VNNI INLINE void add_whole_fours(__m512i *sums, __m512i weights, __m512i inputs) {
+AVX512_VNNI INLINE void add_whole_fours(__m512i *sums, __m512i weights, __m512i inputs) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(inputs));
 }
 
-VNNI INLINE __m512i four_of_x(const int8_t *x) {
+AVX512_VNNI INLINE __m512i four_of_x(const int8_t *x) {
     int32_t four;
     memcpy(&four, x, 4);
     return _mm512_set1_epi32(four);
 }
 
 /* What 16 outputs have of 8 inputs: weights[0] of the first four, weights[1] of the others. entries: of the table, if there is one. */
-VNNI INLINE void eight_of_codes(const uint8_t *at, __m512i entries, __m512i *weights, const int kind) {
+AVX512_VNNI INLINE void eight_of_codes(const uint8_t *at, __m512i entries, __m512i *weights, const int kind) {
     const __m512i low_half = _mm512_set1_epi8(15), both = _mm512_loadu_si512(at);
     __builtin_prefetch(at + FAR);
     if (kind == BYTES) {
@@ -31,7 +31,7 @@ VNNI INLINE void eight_of_codes(const uint8_t *at, __m512i entries, __m512i *wei
 
 /* sums [rows][2] += a chunk's products, those of 16 outputs in a register. Four numbers of x are loaded once for both halves
    of a block: one load for each product would be all that this CPU loads. */
-VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *codes, __m512i sums[12][2], const long rows, const int kind) {
+AVX512_VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *codes, __m512i sums[12][2], const long rows, const int kind) {
     const long size = g->chunk, step = kind == BYTES ? 2 * LINE_BYTES : LINE_BYTES;
     __m512i entries = _mm512_setzero_si512();
     if (kind == HALVES_OF_TABLE) entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)g->table));
@@ -52,7 +52,7 @@ VNNI INLINE void dots_vnni(const Grouping *g, const int8_t *x, const uint8_t *co
 
 /* totals [rows][BLOCK], of zeros the first time, += a chunk's sums under their scales. at: of these in the block. Row by row: the
    other order runs out of registers, and so does GCC where zeros are written before. */
-VNNI INLINE void scale_vnni(const Grouping *g, const Chunk *chunk, const char *block, long at, __m512i sums[12][2], float *totals, const long rows, int first) {
+AVX512_VNNI INLINE void scale_vnni(const Grouping *g, const Chunk *chunk, const char *block, long at, __m512i sums[12][2], float *totals, const long rows, int first) {
     const int shifted = g->shifts != NO_SHIFT;
     const __m512 scale[2] = {scales_vnni(g, block, at), scales_vnni(g, block, at + LANES)};
     __m512 shift[2] = {scale[0], scale[1]};
@@ -71,7 +71,7 @@ VNNI INLINE void scale_vnni(const Grouping *g, const Chunk *chunk, const char *b
     }
 }
 
-VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long rows, const int kind) {
+AVX512_VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long rows, const int kind) {
     const Grouping *g = grouping(job);
     const char *block = (const char *)job->weight->data + index * g->stride;
     const Chunk *chunk = chunks_of(job, row);
@@ -91,7 +91,7 @@ VNNI INLINE void sums_vnni(const Product *job, long row, long index, const long 
     finish_groups(job, row, rows, index, totals);
 }
 
-VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block, long end, const int kind) {
+AVX512_VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block, long end, const int kind) {
     for (; block < end; block++) {
 #define FEW_ROWS(r) sums_vnni(job, row, block, r, kind)
 #define MORE_ROWS(r) sums_vnni(job, row, block, r + 6, kind)
@@ -102,7 +102,7 @@ VNNI INLINE void blocks_vnni(const Product *job, long row, long rows, long block
 }
 
 #define BLOCKS_OF(name, kind) \
-    VNNI INTERNAL void name(const Product *job, long row, long rows, long block, long end) { blocks_vnni(job, row, rows, block, end, kind); }
+    AVX512_VNNI INTERNAL void name(const Product *job, long row, long rows, long block, long end) { blocks_vnni(job, row, rows, block, end, kind); }
 BLOCKS_OF(blocks_halves_vnni, HALVES)
 BLOCKS_OF(blocks_table_vnni, HALVES_OF_TABLE)
 BLOCKS_OF(blocks_bytes_vnni, BYTES)

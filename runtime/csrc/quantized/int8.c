@@ -1,6 +1,6 @@
 /* Products with int8 weights [outputs / 32] [inputs / 2] [32] [2] and a float32 scale per output.
 
-   A row of x becomes int16 under a scale of its own (2^-15 of its peak is lost, less than bfloat16 itself loses) and
+   A row of x becomes int16 with its own scale (2^-15 of its peak is lost, less than bfloat16 itself loses) and
    whole numbers are added in int32: exactly, so that a row's bits do not depend on the others. Needs AVX512_VNNI. */
 
 #include "../base/isa.h"
@@ -8,50 +8,50 @@
 #include "../gemm/epilogue.h"
 #include "quantized.h"
 
-enum { NARROW = 16383, EXACT = 1024 }; /* largest int16 of x; inputs whose sum fits: EXACT * 127 * NARROW < 2^31 */
+enum { LARGEST_WHOLE = 16383, EXACT = 1024 }; /* largest int16 of x; inputs whose sum fits: EXACT * 127 * LARGEST_WHOLE < 2^31 */
 
-/* What stands for x in the products: a scale per row, then the rows. */
-INLINE const int16_t *narrow_row(const Product *job, long row) {
+/* x as the products read it: a scale per row, then the rows. */
+INLINE const int16_t *quantized_row(const Product *job, long row) {
     return (const int16_t *)((const float *)job->x + job->rows) + row * job->weight->inputs;
 }
 
 /* ----- x to int16 */
 
-#define NARROWED(type, suffix) \
-    CLONES static float narrow_##suffix(const type *x, int16_t *y, long n) { \
-        float peak = 0, strange = 0; /* strange is NaN for a row with NaN or infinity, and so is all that comes of it */ \
-        _Pragma("omp simd reduction(max : peak) reduction(+ : strange)") for (long i = 0; i < n; i++) { \
+#define QUANTIZE(type, suffix) \
+    CLONES static float quantize_row_##suffix(const type *x, int16_t *y, long n) { \
+        float peak = 0, nonfinite = 0; /* nonfinite is NaN for a row with NaN or infinity, and so is all that comes of it */ \
+        _Pragma("omp simd reduction(max : peak) reduction(+ : nonfinite)") for (long i = 0; i < n; i++) { \
             float size = fabsf(to_float_##suffix(x[i])); \
             peak = size > peak ? size : peak; \
-            strange += size * 0.0f; \
+            nonfinite += size * 0.0f; \
         } \
-        const float inverse = peak > 1e-30f ? NARROW / peak : 0.0f; \
+        const float inverse = peak > 1e-30f ? LARGEST_WHOLE / peak : 0.0f; \
         _Pragma("omp simd") for (long i = 0; i < n; i++) { \
             float shifted = to_float_##suffix(x[i]) * inverse + 12582912.0f; /* 1.5 * 2^23: the low bits are the whole number */ \
             int32_t bits; \
             memcpy(&bits, &shifted, 4); \
             y[i] = (int16_t)bits; \
         } \
-        return peak / NARROW + strange; \
+        return peak / LARGEST_WHOLE + nonfinite; \
     }
-NARROWED(float, f32)
-NARROWED(bfloat16, bf16)
-#undef NARROWED
+QUANTIZE(float, f32)
+QUANTIZE(bfloat16, bf16)
+#undef QUANTIZE
 
 typedef struct {
     const Product *from;
     float *scales;
     int16_t *rows;
-} Narrowing;
+} RowQuantization;
 
-static void narrow_piece(const void *work, long index) {
-    const Narrowing *job = work;
+static void quantize_piece(const void *work, long index) {
+    const RowQuantization *job = work;
     const long n = job->from->weight->inputs, first = index * SOME_ROWS;
     const long end = first + SOME_ROWS < job->from->rows ? first + SOME_ROWS : job->from->rows;
     for (long row = first; row < end; row++)
         job->scales[row] = job->from->weight->kind == INT8_BFLOAT16
-            ? narrow_bf16((const bfloat16 *)job->from->x + row * n, job->rows + row * n, n)
-            : narrow_f32((const float *)job->from->x + row * n, job->rows + row * n, n);
+            ? quantize_row_bf16((const bfloat16 *)job->from->x + row * n, job->rows + row * n, n)
+            : quantize_row_f32((const float *)job->from->x + row * n, job->rows + row * n, n);
 }
 
 /* ----- the end of a sum */
@@ -79,13 +79,13 @@ CLONES static void finish_block(const Product *job, long row, long rows, long bl
 #if defined(__x86_64__)
 
 /* sums += weights * inputs. Written out because GCC gives the intrinsic's sums a second set of registers, and runs out. */
-VNNI INLINE void add_whole_pairs(__m512i *sums, __m512i weights, __m512i inputs) {
+AVX512_VNNI INLINE void add_whole_pairs(__m512i *sums, __m512i weights, __m512i inputs) {
     __asm__("vpdpwssd %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(inputs));
 }
 
-VNNI INLINE void sums_int8(const Product *job, long row, long block, const long rows, const long blocks) {
+AVX512_VNNI INLINE void sums_int8(const Product *job, long row, long block, const long rows, const long blocks) {
     const long n = job->weight->inputs, pairs = n / 2;
-    const int16_t *x = narrow_row(job, row);
+    const int16_t *x = quantized_row(job, row);
     const int8_t *w = (const int8_t *)job->weight->data + block * n * BLOCK;
     float totals[2][12 * BLOCK];
     for (long from = 0; from < pairs; from += EXACT / 2) {
@@ -124,7 +124,7 @@ VNNI INLINE void sums_int8(const Product *job, long row, long block, const long 
     for (long b = 0; b < blocks; b++) finish_block(job, row, rows, block + b, totals[b]);
 }
 
-#define BLOCKS VNNI INTERNAL void blocks_int8
+#define BLOCKS AVX512_VNNI INTERNAL void blocks_int8
 #define SUMS sums_int8
 #include "../gemm/row_blocks.inc"
 #else
@@ -136,10 +136,10 @@ INTERNAL void blocks_int8(const Product *job, long row, long rows, long block, l
 INTERNAL void product_int8(const Product *job) {
     const long rows = job->rows, n = job->weight->inputs;
     if (!rows) return;
-    float *scales = narrow_space(rows * (sizeof(float) + n * sizeof(int16_t)));
-    Narrowing narrowing = {job, scales, (int16_t *)(scales + rows)};
-    share(narrow_piece, &narrowing, (rows + SOME_ROWS - 1) / SOME_ROWS);
-    Product narrowed = *job;
-    narrowed.x = scales;
-    share_product(&narrowed);
+    float *scales = row_scratch(rows * (sizeof(float) + n * sizeof(int16_t)));
+    RowQuantization quantization = {job, scales, (int16_t *)(scales + rows)};
+    share(quantize_piece, &quantization, (rows + SOME_ROWS - 1) / SOME_ROWS);
+    Product quantized = *job;
+    quantized.x = scales;
+    share_product(&quantized);
 }

@@ -11,15 +11,15 @@ INLINE void end_chunk(const Grouping *g, Chunk *chunk, float scale, int32_t sum)
 }
 
 /* A row of x; chunks and y are those of its first chunk, and `rows` apart. */
-INTERNAL void narrow_widely_f32(const float *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows);
-INTERNAL void narrow_widely_bf16(const bfloat16 *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows);
+INTERNAL void quantize_chunks_avx512_f32(const float *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows);
+INTERNAL void quantize_chunks_avx512_bf16(const bfloat16 *x, long n, const Grouping *g, Chunk *chunks, int8_t *y, long rows);
 
 typedef struct {
     const Product *from;
     Chunk *chunks;
     int8_t *wholes;
-} ChunkNarrowing;
+} ChunkQuantization;
 
-INTERNAL void narrow_chunks_piece(const void *work, long index); /* SOME_ROWS rows of a ChunkNarrowing */
+INTERNAL void quantize_chunks_piece(const void *work, long index); /* SOME_ROWS rows of a ChunkQuantization */
 
 #endif

@@ -11,8 +11,8 @@ INTERNAL void product_int8(const Product *job);
 INTERNAL void product_int4(const Product *job);
 INTERNAL void product_float(const Product *job);
 
-INTERNAL int int4_ways(void); /* the best way here */
-INTERNAL_DATA int float8_way; /* whether there is the way of pairs; tests take others with int4_way */
+INTERNAL int best_int4_isa(void); /* the best one that this CPU has */
+INTERNAL_DATA int use_float8_pairs; /* whether float8_bf16.c is used; tests take others with int4_isa */
 INTERNAL void fill_float8(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* Layers that carry a state along with each sequence, token after token: the same bits however a sequence is cut.
 
-   Sequences lie end to end; sequence s has the rows starts[s] to starts[s + 1] - 1. Its state is read from slot read[s] and left in
-   slot write[s], which may be the same; no other sequence of the call may read what it writes. Nothing is left in slot NOWHERE. */
+   Sequences follow each other; sequence s has the rows starts[s] to starts[s + 1] - 1. Its state is read from slot read[s] and left in
+   slot write[s], which may be the same; no other sequence of the call may read what it writes. Nothing is written to slot NOWHERE. */
 #ifndef SGL_RECURRENT_RECURRENT_H
 #define SGL_RECURRENT_RECURRENT_H
 
@@ -18,7 +18,7 @@ typedef struct { /* which rows of a step are whose, and where their states are r
     const int64_t *starts, *read, *write;
 } Sequences;
 
-/* ----- what tokens say of decays */
+/* ----- decays of tokens */
 
 typedef struct { /* steps = softplus(x + bias), at least `least` and at most `most`; decay = steps * rate */
     const void *x;                  /* [rows, heads * each], rows `stride` apart */
@@ -72,7 +72,7 @@ typedef struct {
 
 INTERNAL void selective(const Selective *job);
 
-/* ----- the convolution in front, and the gate behind */
+/* ----- the convolution before, and the gate after */
 
 typedef struct { /* see layers/recurrent/convolution.py */
     const void *x;               /* [rows, channels], rows `stride` apart */

@@ -8,11 +8,11 @@ typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias)); /* 
 
 /* ----- linear attention */
 
-typedef struct { /* what a token says to a head */
+typedef struct { /* a token's query, key and decay for a head */
     float q[MOST_KEYS], k[MOST_KEYS], kept[MOST_KEYS];
-} Said;
+} TokenVectors;
 
-INLINE void say(const Linear *job, long row, long head, Said *said) {
+INLINE void load_token(const Linear *job, long row, long head, TokenVectors *token) {
     const long key = job->key, from = row * job->stride + head / job->shared * key, own = row * job->heads + head;
     float q = 0, k = 0;
     if (job->unit >= 0) {
@@ -23,28 +23,28 @@ INLINE void say(const Linear *job, long row, long head, Said *said) {
         q = k = 1.0f;
     q *= (float)job->scale;
 #pragma omp simd
-    for (long i = 0; i < key; i++) said->q[i] = job->q[from + i] * q, said->k[i] = job->k[from + i] * k;
+    for (long i = 0; i < key; i++) token->q[i] = job->q[from + i] * q, token->k[i] = job->k[from + i] * k;
     if (job->channels) {
 #pragma omp simd
-        for (long i = 0; i < key; i++) said->kept[i] = exponential(job->decay[own * key + i]);
+        for (long i = 0; i < key; i++) token->kept[i] = exponential(job->decay[own * key + i]);
     } else {
         const float kept = exponential(job->decay[own]);
-        for (long i = 0; i < key; i++) said->kept[i] = kept;
+        for (long i = 0; i < key; i++) token->kept[i] = kept;
     }
 }
 
 /* One token for COLUMNS columns of a head's state: u [COLUMNS] is the value. Rows of the state are from_step and to_step apart. */
-INLINE void advance_columns(const Said *said, long key, int delta, float beta, const float *from, long from_step, float *to, long to_step,
+INLINE void advance_columns(const TokenVectors *token, long key, int delta, float beta, const float *from, long from_step, float *to, long to_step,
                             const float *value, float *out) {
     Lanes a = {0}, b = {0}, c = {0}, d = {0}, u = AT(value), w = AT(value + LANES);
     if (delta) {
         for (long i = 0; i + 1 < key; i += 2) {
-            const float one = said->k[i] * said->kept[i], two = said->k[i + 1] * said->kept[i + 1];
+            const float one = token->k[i] * token->kept[i], two = token->k[i + 1] * token->kept[i + 1];
             const float *row = from + i * from_step, *next = row + from_step;
             a += one * AT(row), b += one * AT(row + LANES), c += two * AT(next), d += two * AT(next + LANES);
         }
         if (key % 2) {
-            const float one = said->k[key - 1] * said->kept[key - 1], *row = from + (key - 1) * from_step;
+            const float one = token->k[key - 1] * token->kept[key - 1], *row = from + (key - 1) * from_step;
             a += one * AT(row), b += one * AT(row + LANES);
         }
         u = (u - (a + c)) * beta, w = (w - (b + d)) * beta;
@@ -53,21 +53,21 @@ INLINE void advance_columns(const Said *said, long key, int delta, float beta, c
     for (long i = 0; i < key; i++) {
         const float *row = from + i * from_step;
         float *there = to + i * to_step;
-        const Lanes s = AT(row) * said->kept[i] + said->k[i] * u, t = AT(row + LANES) * said->kept[i] + said->k[i] * w;
+        const Lanes s = AT(row) * token->kept[i] + token->k[i] * u, t = AT(row + LANES) * token->kept[i] + token->k[i] * w;
         AT(there) = s, AT(there + LANES) = t;
-        low += said->q[i] * s, high += said->q[i] * t;
+        low += token->q[i] * s, high += token->q[i] * t;
     }
     AT(out) = low, AT(out + LANES) = high;
 }
 
-INLINE void advance_token(const Linear *job, const Said *said, long row, long head, long at, long count, const float *from, long from_step,
+INLINE void advance_token(const Linear *job, const TokenVectors *token, long row, long head, long at, long count, const float *from, long from_step,
                           float *to, long to_step) {
     const long own = row * job->heads + head;
     const float *v = job->v + row * job->stride + head * job->value + at, times = job->times ? job->times[own] : 1.0f;
     const float beta = job->beta ? job->beta[own] : 0.0f, past = job->skip ? job->skip[head] : 0.0f;
     float value[COLUMNS] = {0}, seen[COLUMNS], *out = job->out + own * job->value + at;
     for (long j = 0; j < count; j++) value[j] = v[j] * times;
-    advance_columns(said, job->key, job->beta != NULL, beta, from, from_step, to, to_step, value, seen);
+    advance_columns(token, job->key, job->beta != NULL, beta, from, from_step, to, to_step, value, seen);
     for (long j = 0; j < count; j++) out[j] = job->skip ? seen[j] + past * v[j] : seen[j];
 }
 
@@ -85,7 +85,7 @@ CLONES static void advance_piece(const void *work, long index) { /* some columns
     long from_step = job->value;
     const int few = count < COLUMNS; /* these pass through memory with room for all, so that every column is computed alike */
     float passing[MOST_KEYS * COLUMNS];
-    Said said;
+    TokenVectors token;
     if (few) {
         memset(passing, 0, job->key * COLUMNS * sizeof(float));
         copy_columns(from, from_step, passing, COLUMNS, job->key, count);
@@ -95,8 +95,8 @@ CLONES static void advance_piece(const void *work, long index) { /* some columns
         const int ends = row == last && kept && !few;
         float *to = ends ? kept : passing;
         const long to_step = ends ? job->value : COLUMNS;
-        say(job, row, head, &said);
-        advance_token(job, &said, row, head, at, count, from, from_step, to, to_step);
+        load_token(job, row, head, &token);
+        advance_token(job, &token, row, head, at, count, from, from_step, to, to_step);
         from = to, from_step = to_step;
     }
     if (few && kept) copy_columns(passing, COLUMNS, kept, job->value, job->key, count);

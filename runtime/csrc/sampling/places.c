@@ -1,8 +1,8 @@
-/* Where the last tokens of a text stood before: see places.h. */
+/* Where the last tokens of a text were before: see places.h. */
 
 #include "places.h"
 
-typedef struct { long count[SOUGHT], place[SOUGHT][PLACES]; } Levels; /* places behind one, two, three of the last tokens */
+typedef struct { long count[SOUGHT], place[SOUGHT][PLACES]; } Levels; /* places after one, two, three of the last tokens */
 
 static long alike(const int32_t *text, long place, const int32_t *tail, long most) {
     long length = 0;
@@ -11,7 +11,7 @@ static long alike(const int32_t *text, long place, const int32_t *tail, long mos
     return length;
 }
 
-/* tail: behind the last of the tokens that are sought, of which there are `most`. */
+/* tail: after the last of the tokens that are sought, of which there are `most`. */
 static void search_text(const int32_t *text, long size, const int32_t *tail, long most, Levels *found) {
     const long deepest = most < SOUGHT ? most : SOUGHT;
     const int32_t last = tail[-1];
@@ -24,7 +24,7 @@ static void search_text(const int32_t *text, long size, const int32_t *tail, lon
     }
 }
 
-/* Behind what is there, in order: longest first, of equals those that were there. */
+/* After what is there, in order: longest first, of equals those that were there. */
 static long insert_matches(Match *matches, long first, long count, const Levels *levels, long level, long which, const int32_t *text, const int32_t *tail, long most) {
     for (long i = 0; i < levels->count[level]; i++) {
         const long place = levels->place[level][i];
@@ -52,8 +52,8 @@ INTERNAL long find_places(const int32_t *text, long size, const int32_t *others,
     return count;
 }
 
-/* Of the first MOST_ITEMS places with a token that a mask allows: the first that stands behind the token behind which most different ones
-   stand; 0: none does, or the mask allows one token or more than `few`. See speculative/named.py. */
+/* Of the first MOST_ITEMS places with a token that a mask allows: the first that follows the token which most different ones
+   follow; 0: none does, or the mask allows one token or more than `few`. See speculative/named.py. */
 
 enum { MOST_ITEMS = 512 };
 

@@ -1,6 +1,6 @@
-/* Where the last tokens of a text stood before (see speculative/places.py, whose Python is the oracle of this).
+/* Where the last tokens of a text were before (see speculative/places.py, whose Python is the oracle of this).
 
-   A text is searched from its end for SOUGHT, then fewer of its last tokens; of each number the newest PLACES are told. */
+   A text is searched from its end for SOUGHT, then fewer of its last tokens; of each number the newest PLACES are returned. */
 #ifndef SGL_SAMPLING_PLACES_H
 #define SGL_SAMPLING_PLACES_H
 

@@ -13,13 +13,13 @@ typedef struct {
     uint64_t seed;
     float inverse_temperature, top_p, min_p;
     int32_t top_k, flags, unused;
-} Asked;
+} SamplingParams;
 
 typedef struct {
     const float *logits;        /* [rows, stride], of which `width` columns count */
-    const Asked *asked;         /* [rows] */
+    const SamplingParams *params; /* [rows] */
     const int32_t *const *mask; /* [rows] bit i % 32 of word i / 32 allows column i; or NULL for all columns */
-    const int64_t *words;       /* [rows] of a mask; what lies behind them is not allowed */
+    const int64_t *words;       /* [rows] of a mask; what follows them is not allowed */
     const int32_t *const *ban;  /* [rows] columns that may not come, unless the mask allows no others; or NULL */
     const int64_t *banned;      /* [rows] how many these are */
     const int64_t *position;    /* [rows] the counter of the noise */
@@ -27,8 +27,8 @@ typedef struct {
     int64_t *chosen;            /* [rows] the token */
     float *peak;                /* [rows] the largest logit of those that may come */
     long rows, width, stride;
-} Choosing;
+} SampleJob;
 
-INTERNAL void choose(const Choosing *job);
+INTERNAL void choose(const SampleJob *job);
 
 #endif

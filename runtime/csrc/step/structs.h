@@ -15,8 +15,8 @@ typedef struct {
     int64_t stores;                            /* 0: keys and values are another layer's, and not projected here */
     int64_t eight;                             /* keys and values are kept as e4m3, divided by their scales */
     int64_t seen, turn;                        /* which of the step's; turn -1: no rotation */
-    int64_t norm_whole, norm_after;            /* queries, and keys, are normed at once, not by heads; behind the rotation */
-    int64_t gate;                              /* what attention mixes is multiplied with the sigmoid of as many numbers, projected behind values */
+    int64_t norm_whole, norm_after;            /* queries, and keys, are normed at once, not by heads; after the rotation */
+    int64_t gate;                              /* what attention mixes is multiplied with the sigmoid of as many numbers, projected after values */
     int64_t activation, gated, inner, parallel, of_sum; /* see Norms in models/spec.py */
     double scale, softcap, clip, branch;       /* softcap, clip: 0 for none */
     double k_scale, v_scale;
@@ -46,7 +46,7 @@ typedef struct { /* what a row sees, as in Attention, and where its own keys and
 
 typedef struct {
     int64_t first, stop;                                 /* layers */
-    int64_t rows, results;                               /* new tokens; which go on behind the last layer of the model */
+    int64_t rows, results;                               /* new tokens; which go on after the last layer of the model */
     const int64_t *tokens, *positions, *wanted;          /* [rows]; [results] rising, 0 for all rows */
     void *x, *space, *logits;                            /* [rows, hidden]; see run_step; float32 [results, vocabulary] */
     const Seen *seen;
