@@ -118,7 +118,7 @@ static int32_t drop_dominated(Core *c, Thread *t, int32_t count) {
     return kept;
 }
 
-#include "unions.h"
+#include "../automaton/frames.c"
 
 /* The one frame under all threads of a frame; the bottom where there are several. */
 static int32_t frame_under(const Thread *threads, int32_t count) {

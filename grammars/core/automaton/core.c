@@ -16,21 +16,21 @@
 #define API __attribute__((visibility("default")))
 #endif
 
-#include "types.h"
-#include "arrays.h"
-#include "work.h"
-#include "states.h"
-#include "subsets.h"
-#include "flats.h"
-#include "closure.h"
-#include "canonical.h"
-#include "walk.h"
-#include "shift.h"
-#include "families.h"
-#include "local.h"
-#include "masks.h"
-#include "memory.h"
-#include "export.h"
+#include "../base/types.h"
+#include "../base/arrays.h"
+#include "../base/work.c"
+#include "../automaton/states.c"
+#include "../automaton/subsets.c"
+#include "../automaton/flat_sets.c"
+#include "../automaton/closure.c"
+#include "../masks/canonical.c"
+#include "../masks/walk.c"
+#include "../masks/shift.c"
+#include "../masks/families.c"
+#include "../masks/local.c"
+#include "../masks/masks.c"
+#include "../automaton/memory.c"
+#include "../automaton/export.c"
 
 /* The bytes that must come next; the number of them, or a code. */
 API int32_t core_forced(Core *c, int32_t state, uint8_t *out, int32_t most) {
@@ -106,21 +106,21 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     return c;
 }
 
-#include "breathe.h"
-#include "room.h"
-#include "tables.h"
-#include "fields.h"
-#include "settle.h"
-#include "exprs.h"
-#include "traverse.h"
-#include "lowering.h"
-#include "lower_chars.h"
-#include "lower_tries.h"
-#include "lower_lists.h"
-#include "lower.h"
-#include "terms.h"
-#include "product.h"
-#include "bindings.h"
+#include "../expressions/yield.c"
+#include "../expressions/stack_limit.c"
+#include "../lowering/tables.c"
+#include "../expressions/fields.c"
+#include "../expressions/gc_untrack.c"
+#include "../expressions/exprs.c"
+#include "../expressions/traverse.c"
+#include "../lowering/lowering.c"
+#include "../lowering/lower_chars.c"
+#include "../lowering/lower_tries.c"
+#include "../lowering/lower_lists.c"
+#include "../lowering/lower.c"
+#include "../languages/terms.c"
+#include "../languages/product.c"
+#include "../python/module.c"
 
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};

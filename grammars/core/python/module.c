@@ -107,9 +107,9 @@ static PyObject *py_extend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
-#include "language.h"
-#include "algebra.h"
-#include "lark.h"
+#include "../languages/language.c"
+#include "../python/algebra.c"
+#include "../python/lark.c"
 
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 
