@@ -24,7 +24,7 @@ setup(
     ext_modules=[
         Extension(
             "sgl.grammars._core",
-            ["grammars/core/automaton/core.c"],
+            ["grammars/core/all.c"],
             depends=sources("grammars/core"),
             extra_compile_args=["-O3", *NO_SYMBOLS[0]],
             extra_link_args=NO_SYMBOLS[1],

@@ -56,7 +56,7 @@ class Tables(Protocol):
 
 
 class Lowering:
-    """Lowers one rule from its end to its start; equal tails are shared. `core/lower.h` is the same in C."""
+    """Lowers one rule from its end to its start; equal tails are shared. `core/lowering` is the same in C."""
 
     def __init__(self, network: Tables) -> None:
         self.network = network

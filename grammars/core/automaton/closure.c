@@ -1,8 +1,20 @@
-/* Lazy determinisation: what a set of threads reaches, with and without reading a byte. `closure.py` says why. */
+/* See closure.h. */
+
+#include "closure.h"
+#include "flat_sets.h"
+#include "frames.h"
+#include "states.h"
+#include "subsets.h"
+#include "thread_sets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../base/work.h"
+
+static uint32_t seen_hash(Core *c, int32_t i) { return hash_threads(&AT(c->seen, Thread, i), 1); }
 
 /* The slot of a thread in the index of those seen, or the one where it belongs. */
 static uint32_t seen_slot(Core *c, const Thread *t) {
-    uint32_t mask = c->seen_index.room - 1, at = hash_threads(t, 1) & mask;
+    uint32_t mask = c->seen_index.capacity - 1, at = hash_threads(t, 1) & mask;
     for (int32_t i; (i = c->seen_index.slots[at]) >= 0 && !same(&AT(c->seen, Thread, i), t);) at = (at + 1) & mask;
     return at;
 }
@@ -68,7 +80,7 @@ static int pop_open(Core *c, Opened *opened) {
 }
 
 /* Popping the bottom is an end. */
-static int pop(Core *c, int32_t frame) {
+INTERNAL int pop(Core *c, int32_t frame) {
     if (!frame) return c->final = 1, 0;
     if (frame < 0) return pop_open(c, &OPENED(frame));
     int code = 0;
@@ -162,8 +174,8 @@ static int silent(Core *c, const Thread *t) {
     }
 }
 
-static void begin_closure(Core *c) {
-    uint32_t mask = c->seen_index.room - 1;
+INTERNAL void begin_closure(Core *c) {
+    uint32_t mask = c->seen_index.capacity - 1;
     for (int32_t i = 0; c->hashed && i < c->seen.size; i++)
         for (uint32_t at = seen_hash(c, i) & mask; c->seen_index.slots[at] >= 0; at = (at + 1) & mask)
             c->seen_index.slots[at] = -1;
@@ -175,8 +187,8 @@ static void begin_closure(Core *c) {
 /* The number of a frame, UNKNOWN while it is open. */
 static int32_t closed_frame(Core *c, int32_t frame) { return frame < 0 ? OPENED(frame).closed : frame; }
 
-/* Put a thread behind `count` others of a frame that is being made, and in the place of one that only returns what it
- * returns to; but none stands for the bottom. How many there are. */
+/* Put a thread after `count` others of a frame that is being made, and in the place of one that only returns what it
+ * returns to; but none takes the place of the bottom. How many there are. */
 static int32_t add_return(Core *c, int32_t count, Thread t) {
     const int32_t inner = t.frame && NODE(t.node).kind == RETURN ? FRAME(t.frame).length : 0;
     if (reserve(&c->returns, count + inner + 1, sizeof t)) return NO_MEMORY;
@@ -227,7 +239,7 @@ static int queue_waiting(Core *c) {
 }
 
 /* The state that the queued threads reach without reading a byte. */
-static int32_t end_closure(Core *c) {
+INTERNAL int32_t end_closure(Core *c) {
     int code = 0;
     while ((c->work.size || c->waiting.size) && !code) {
         if (!c->work.size && (code = queue_waiting(c))) break;
@@ -259,7 +271,7 @@ static uint32_t move_hash(Core *c, int32_t i) { return AT(c->moves, Seeded, i).h
 static void forget_moves(Core *c) {
     if (c->seeds.size < MAX_SEEDS) return;
     c->moves.size = c->seeds.size = 0;
-    memset(c->move_index.slots, 0xFF, c->move_index.room * sizeof *c->move_index.slots);
+    memset(c->move_index.slots, 0xFF, c->move_index.capacity * sizeof *c->move_index.slots);
 }
 
 static int32_t close_seeds(Core *c, const Thread *seeds, int32_t count) {
@@ -271,11 +283,11 @@ static int32_t close_seeds(Core *c, const Thread *seeds, int32_t count) {
     return end_closure(c);
 }
 
-/* The state of the threads that lie at the end of `seeds`, and stay there if they are new. */
+/* The state of the threads that are at the end of `seeds`, and stay there if they are new. */
 static int32_t closure_of(Core *c, int32_t count) {
     const Thread *seeds = (Thread *)c->seeds.data + c->seeds.size;
     if (grow(c, &c->move_index, c->moves.size, move_hash)) return NO_MEMORY;
-    const uint32_t hash = hash_threads(seeds, count), mask = c->move_index.room - 1;
+    const uint32_t hash = hash_threads(seeds, count), mask = c->move_index.capacity - 1;
     uint32_t at = hash & mask;
     for (int32_t i; (i = c->move_index.slots[at]) >= 0; at = (at + 1) & mask) {
         const Seeded *m = &AT(c->moves, Seeded, i);
@@ -320,7 +332,7 @@ static int32_t fill(Core *c, int32_t state, int byte) {
     return target;
 }
 
-/* A state with one way to go needs no row. */
+/* A state with one live byte needs no row. */
 static int32_t only_step(Core *c, int32_t state, int byte) {
     Class alike;
     if (byte != STATE(state).only) return DEAD;

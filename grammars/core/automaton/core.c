@@ -1,36 +1,15 @@
-/* The hot core of the grammars: determinises the network lazily and walks the token trie. `twin.py` is the same in
- * plain Python and says what the numbers mean. Called through ctypes without the GIL; a core is not reentrant, its
- * caller holds a lock. Results below zero are codes. The network that it reads is lowered here as well, with the GIL:
- * `core/lower.h`, which Python calls through `core/bindings.h`. */
+/* See core.h. */
+
+#include "core.h"
+#include "closure.h"
+#include "frames.h"
+#include "memory.h"
+#include "subsets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../base/work.h"
 
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#ifdef _WIN32
-#define API __declspec(dllexport)
-#else
-#define API __attribute__((visibility("default")))
-#endif
-
-#include "../base/types.h"
-#include "../base/arrays.h"
-#include "../base/work.c"
-#include "../automaton/states.c"
-#include "../automaton/subsets.c"
-#include "../automaton/flat_sets.c"
-#include "../automaton/closure.c"
-#include "../masks/canonical.c"
-#include "../masks/walk.c"
-#include "../masks/shift.c"
-#include "../masks/families.c"
-#include "../masks/local.c"
-#include "../masks/masks.c"
-#include "../automaton/memory.c"
-#include "../automaton/export.c"
 
 /* The bytes that must come next; the number of them, or a code. */
 API int32_t core_forced(Core *c, int32_t state, uint8_t *out, int32_t most) {
@@ -50,14 +29,18 @@ API int32_t core_final(Core *c, int32_t state) { return STATE(state).final; }
 API int32_t core_thread_count(Core *c, int32_t state) { return STATE(state).length; }
 API void core_live(Core *c, int32_t state, uint32_t *out) { memcpy(out, &STATE(state).live, sizeof(Class)); }
 API void core_subset(Core *c, int32_t subset, int32_t *out) { memcpy(out, &SUBSET(subset), sizeof(Subset)); }
+
 API void core_used(Core *c, int32_t subset, uint32_t *out) {
     const Subset *s = &SUBSET(subset);
     if (s->words) memcpy(out, &AT(c->used, uint32_t, s->offset), s->words * sizeof *out);
 }
+
 API int32_t core_frame_length(Core *c, int32_t frame) { return FRAME(frame).length; }
+
 API void core_frame(Core *c, int32_t frame, int32_t *out) {
     memcpy(out, &AT(c->returns, Thread, FRAME(frame).offset), FRAME(frame).length * sizeof(Thread));
 }
+
 API void core_threads(Core *c, int32_t state, int32_t *out) {
     const State *s = &STATE(state);
     if (s->length) memcpy(out, &AT(c->threads, Thread, s->offset), s->length * sizeof(Thread));
@@ -105,24 +88,3 @@ API Core *core_new(const Vocabulary *vocabulary, int32_t limit) {
     }
     return c;
 }
-
-#include "../expressions/yield.c"
-#include "../expressions/stack_limit.c"
-#include "../lowering/tables.c"
-#include "../expressions/fields.c"
-#include "../expressions/gc_untrack.c"
-#include "../expressions/exprs.c"
-#include "../expressions/traverse.c"
-#include "../lowering/lowering.c"
-#include "../lowering/lower_chars.c"
-#include "../lowering/lower_tries.c"
-#include "../lowering/lower_lists.c"
-#include "../lowering/lower.c"
-#include "../languages/terms.c"
-#include "../languages/product.c"
-#include "../python/module.c"
-
-static struct PyModuleDef module = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};
-
-PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }

@@ -1,7 +1,8 @@
-/* What a split leads to through other splits, worked out once: closures go there at once. Where that is much, they go
- * from split to split, so that a chain of splits is not written down once for each of its links. */
+/* See flat_sets.h. */
 
-enum { MOST_FLAT = 48, NOT_FLAT = -1 };
+#include "flat_sets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
 
 typedef struct { int32_t count, splits, node[MOST_FLAT], split[MOST_FLAT]; } Flat;
 
@@ -51,9 +52,9 @@ static int keep_flat(Core *c, int32_t split) {
     return append(&c->flats, head, 2, sizeof *head) || append(&c->flats, f.node, f.count, sizeof *f.node) ? NO_MEMORY : 0;
 }
 
-/* Where a split lies in `flats`: the number of its nodes, that of bytes among them, and then the nodes, bytes first.
+/* Where a split is in `flats`: the number of its nodes, that of bytes among them, and then the nodes, bytes first.
  * NOT_FLAT where they are many, or NO_MEMORY. */
-static int32_t flat_of(Core *c, int32_t split) {
+INTERNAL int32_t flat_of(Core *c, int32_t split) {
     if (!AT(c->flat_at, int32_t, split) && keep_flat(c, split)) return NO_MEMORY;
     const int32_t found = AT(c->flat_at, int32_t, split);
     return found < 0 ? NOT_FLAT : found - 1;

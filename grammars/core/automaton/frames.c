@@ -1,8 +1,10 @@
-/* Threads that differ in their frames alone go on alike: they are one, over a frame with all that either went on with.
- * So an ambiguous text has no more threads than the grammar has places, whatever the number of its readings. The bottom
- * stays apart. `closure.py` is the same. */
+/* See frames.h. */
 
-static int32_t intern_frame(Core *c, int32_t count);
+#include "frames.h"
+#include "thread_sets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../base/work.h"
 
 static uint32_t union_hash(Core *c, int32_t i) {
     const Union *u = &AT(c->unions, Union, i);
@@ -13,7 +15,7 @@ static uint32_t union_hash(Core *c, int32_t i) {
 /* The slot of two frames in the index of unions, or the one where they belong. */
 static uint32_t union_slot(Core *c, int32_t left, int32_t right) {
     const Thread pair = {left, right, 0};
-    uint32_t mask = c->union_index.room - 1, at = hash_threads(&pair, 1) & mask;
+    uint32_t mask = c->union_index.capacity - 1, at = hash_threads(&pair, 1) & mask;
     for (int32_t i; (i = c->union_index.slots[at]) >= 0; at = (at + 1) & mask)
         if (AT(c->unions, Union, i).left == left && AT(c->unions, Union, i).right == right) break;
     return at;
@@ -73,7 +75,7 @@ static int32_t unite_alike(Core *c, int32_t base, int32_t count) {
     return drop_dominated(c, &AT(c->united, Thread, base), kept - base);
 }
 
-/* Where a set is made: behind the end of `returns`, or in all of `kept`. */
+/* Where a set is made: after the end of `returns`, or in all of `kept`. */
 static Thread *tail(Core *c, const Array *home) {
     return (Thread *)home->data + (home == &c->returns ? home->size : 0);
 }
@@ -90,10 +92,37 @@ static int32_t merge(Core *c, Array *home, int32_t count) {
 }
 
 /* Sort threads, and leave out what others do as well; how many are left. */
-static int32_t make_set(Core *c, Array *home, int32_t count) {
+INTERNAL int32_t make_set(Core *c, Array *home, int32_t count) {
     Thread *t = tail(c, home);
     spend(c, (int64_t)BYTE_WORK * count);
     if ((count = sort_unique(c, t, count)) < 0) return count;
     count = drop_dominated(c, t, count);
     return has_alike(t, count) && c->uniting < MAX_UNITED ? merge(c, home, count) : count;
+}
+
+static uint32_t frame_hash(Core *c, int32_t i) { return FRAME(i).hash; }
+
+/* The one frame under all threads of a frame; the bottom where there are several. */
+static int32_t frame_under(const Thread *threads, int32_t count) {
+    for (int32_t i = 1; i < count; i++)
+        if (threads[i].frame != threads[0].frame) return 0;
+    return threads[0].frame;
+}
+
+/* The frame of a set of threads that is at the end of `returns`, and stays there if the frame is new. */
+INTERNAL int32_t intern_frame(Core *c, int32_t count) {
+    if ((count = make_set(c, &c->returns, count)) < 0) return count;
+    Thread *threads = tail(c, &c->returns);
+    if (grow(c, &c->frame_index, c->frames.size, frame_hash)) return NO_MEMORY;
+    const Frame frame = {c->returns.size, count, hash_threads(threads, count)};
+    uint32_t mask = c->frame_index.capacity - 1, at = frame.hash & mask;
+    for (int32_t i; (i = c->frame_index.slots[at]) >= 0; at = (at + 1) & mask)
+        if (FRAME(i).hash == frame.hash && FRAME(i).length == count &&
+            !memcmp(&AT(c->returns, Thread, FRAME(i).offset), threads, count * sizeof *threads))
+            return i;
+    const FrameNote note = {frame_under(threads, count), UNKNOWN};
+    if (append(&c->frame_notes, &note, 1, sizeof note)) return NO_MEMORY;
+    if (append(&c->frames, &frame, 1, sizeof frame)) return NO_MEMORY;
+    c->returns.size += count;
+    return c->frame_index.slots[at] = c->frames.size - 1;
 }

@@ -1,11 +1,14 @@
-/* Lists in any order: interned sets of the parts that are used, and what may come next; `parts.py` says the rules. */
+/* See subsets.h. */
 
-#define SUBSET(i) AT(c->subsets, Subset, i)
+#include "subsets.h"
+#include "thread_sets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
 
-static const PartTable *part_table(Core *c, const Node *pick) { return (void *)&AT(c->edges, int32_t, pick->a); }
+INTERNAL const PartTable *part_table(Core *c, const Node *pick) { return (void *)&AT(c->edges, int32_t, pick->a); }
 
 /* The empty subset has no words. */
-static int holds(Core *c, const Subset *s, int32_t part) {
+INTERNAL int holds(Core *c, const Subset *s, int32_t part) {
     return part >> 5 < s->words && AT(c->used, uint32_t, s->offset + (part >> 5)) >> (part & 31) & 1;
 }
 
@@ -23,7 +26,7 @@ static int same_subset(Core *c, const Subset *x, const Subset *y) {
 }
 
 /* The subset after one more member, its bits at the end of `used`, where only `intern_subset` makes them stay. */
-static int add_member(Core *c, int32_t list, int32_t from, int32_t part, Subset *found) {
+INTERNAL int add_member(Core *c, int32_t list, int32_t from, int32_t part, Subset *found) {
     const Node *pick = &NODE(list);
     const PartTable *table = part_table(c, pick);
     int32_t words = (pick->b + 31) / 32, counted = table->most >= 0 ? table->most : table->least;
@@ -37,12 +40,12 @@ static int add_member(Core *c, int32_t list, int32_t from, int32_t part, Subset 
     return 0;
 }
 
-static int32_t intern_subset(Core *c, const Subset *s) {
+INTERNAL int32_t intern_subset(Core *c, const Subset *s) {
     int32_t made = c->subsets.size;
     if (append(&c->subsets, s, 1, sizeof *s)) return NO_MEMORY;
     c->subsets.size--;
     if (grow(c, &c->subset_index, made, subset_hash)) return NO_MEMORY;
-    uint32_t mask = c->subset_index.room - 1, at = subset_hash(c, made) & mask;
+    uint32_t mask = c->subset_index.capacity - 1, at = subset_hash(c, made) & mask;
     for (int32_t i; (i = c->subset_index.slots[at]) >= 0; at = (at + 1) & mask)
         if (same_subset(c, &SUBSET(i), s)) return i;
     c->subsets.size++;
@@ -57,24 +60,24 @@ static int32_t missing_parts(Core *c, const PartTable *table, const Subset *s) {
 }
 
 /* Whether there is room for a member that is not required. */
-static int has_spare(Core *c, const PartTable *table, const Subset *s) {
+INTERNAL int has_spare(Core *c, const PartTable *table, const Subset *s) {
     return table->most < 0 || s->members + missing_parts(c, table, s) < table->most;
 }
 
 /* Whether a part, or the extra (the one after the last part), may come next. */
-static int may_pick(Core *c, const Node *pick, const Subset *s, int32_t part, int spare) {
+INTERNAL int may_pick(Core *c, const Node *pick, const Subset *s, int32_t part, int spare) {
     const PartTable *table = part_table(c, pick);
     if (part == pick->b) return spare && table->extra >= 0;
     return (spare || part < table->required) && !holds(c, s, part);
 }
 
-static int may_go_on(Core *c, const Node *pick, const Subset *s) {
+INTERNAL int may_go_on(Core *c, const Node *pick, const Subset *s) {
     int spare = has_spare(c, part_table(c, pick), s);
     for (int32_t part = 0; part <= pick->b; part++)
         if (may_pick(c, pick, s, part, spare)) return 1;
     return 0;
 }
 
-static int may_close(Core *c, const PartTable *table, const Subset *s) {
+INTERNAL int may_close(Core *c, const PartTable *table, const Subset *s) {
     return s->members >= table->least && !missing_parts(c, table, s);
 }

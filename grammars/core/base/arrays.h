@@ -1,4 +1,9 @@
 /* Growing arrays, and how the tables are reached. */
+#ifndef SGL_CORE_BASE_ARRAYS_H
+#define SGL_CORE_BASE_ARRAYS_H
+
+#include "common.h"
+#include "types.h"
 
 #define AT(array, type, i) (((type *)(array).data)[i])
 #define NODE(i) AT(c->nodes, Node, i)
@@ -8,18 +13,10 @@
 #define LOCAL(i) AT(c->locals, Local, i)
 #define OPENED(frame) AT(c->opened, Opened, -1 - (frame))
 
-static int grow_array(Array *a, int32_t more, size_t item) {
-    int32_t room = a->room ? a->room : 64;
-    while (room < a->size + more) room *= 2;
-    void *data = realloc(a->data, room * item);
-    if (!data) return NO_MEMORY;
-    a->data = data;
-    a->room = room;
-    return 0;
-}
+INTERNAL int grow_array(Array *a, int32_t more, size_t item);
 
 static inline int reserve(Array *a, int32_t more, size_t item) {
-    return a->size + more <= a->room ? 0 : grow_array(a, more, item);
+    return a->size + more <= a->capacity ? 0 : grow_array(a, more, item);
 }
 
 static inline int append(Array *a, const void *items, int32_t count, size_t item) {
@@ -28,3 +25,5 @@ static inline int append(Array *a, const void *items, int32_t count, size_t item
     a->size += count;
     return 0;
 }
+
+#endif

@@ -1,7 +1,12 @@
-/* Expressions made and compared in C: `seq`, `alt` and `nullable` of `expr.py`, which says what they are. */
+/* See exprs.h. */
 
-static PyObject *nothing_read, *never; /* EMPTY and NEVER of `expr.py` */
-static PyObject *plain_repeat;         /* `repeat` of `expr.py` */
+#include "exprs.h"
+#include "fields.h"
+#include "stack_limit.h"
+#include "yield.h"
+
+INTERNAL PyObject *nothing_read, *never; /* EMPTY and NEVER of `expr.py` */
+INTERNAL PyObject *plain_repeat;         /* `repeat` of `expr.py` */
 
 static int learn_constant(PyObject *module, const char *name, PyObject **found) {
     PyObject *value = PyObject_GetAttrString(module, name);
@@ -10,7 +15,7 @@ static int learn_constant(PyObject *module, const char *name, PyObject **found) 
     return 0;
 }
 
-static int learn_constants(PyObject *module) {
+INTERNAL int learn_constants(PyObject *module) {
     return learn_constant(module, "EMPTY", &nothing_read) || learn_constant(module, "NEVER", &never) ||
            learn_constant(module, "repeat", &plain_repeat);
 }
@@ -18,7 +23,7 @@ static int learn_constants(PyObject *module) {
 static int is_row(PyObject *items) { return PyTuple_Check(items) || PyList_Check(items); }
 
 /* What an expression is; -1, without an exception, for what is none of them or lacks its first field. */
-static int shape_at(PyObject *expr) {
+INTERNAL int shape_at(PyObject *expr) {
     for (int shape = 0; shape < SHAPES; shape++)
         if (Py_IS_TYPE(expr, shapes[shape].type)) {
             PyObject *first = FIELD(expr, shape, 0);
@@ -28,7 +33,7 @@ static int shape_at(PyObject *expr) {
 }
 
 /* An expression of one field, which is taken over; NULL where it is NULL. */
-static PyObject *made(int shape, PyObject *field) {
+INTERNAL PyObject *made(int shape, PyObject *field) {
     PyTypeObject *type = shapes[shape].type;
     PyObject *expr = field ? type->tp_alloc(type, 0) : NULL;
     if (expr) FIELD(expr, shape, 0) = field;
@@ -66,7 +71,7 @@ static int push_items(PyObject *flat, PyObject *expr) {
     return code;
 }
 
-static PyObject *seq_of(PyObject *const *items, Py_ssize_t count) {
+INTERNAL PyObject *seq_of(PyObject *const *items, Py_ssize_t count) {
     PyObject *flat = PyList_New(0), *found = NULL;
     int code = flat ? 0 : -1;
     for (Py_ssize_t i = 0; i < count && !code; i++) code = push_items(flat, items[i]);
@@ -105,9 +110,9 @@ static uint64_t hash_expr(PyObject *expr, int depth) {
 }
 
 /* To be left again unless it is an error. */
-static int deeper(void) {
-    breathe();
-    return check_room() ? -1 : Py_EnterRecursiveCall(" in a grammar that is nested too deeply");
+INTERNAL int deeper(void) {
+    yield_gil();
+    return check_stack() ? -1 : Py_EnterRecursiveCall(" in a grammar that is nested too deeply");
 }
 
 static int same_expr(PyObject *left, PyObject *right);
@@ -143,7 +148,7 @@ static int same_expr(PyObject *left, PyObject *right) {
     return PyObject_RichCompareBool(left, right, Py_EQ);
 }
 
-static int push_ways(PyObject *flat, PyObject *expr) {
+static int push_alternatives(PyObject *flat, PyObject *expr) {
     if (shape_at(expr) != ALT) return PyList_Append(flat, expr);
     PyObject *row = FIELD(expr, ALT, 0);
     int code = 0;
@@ -153,10 +158,10 @@ static int push_ways(PyObject *flat, PyObject *expr) {
 
 typedef struct { uint64_t hash; PyObject *expr; } Distinct;
 
-/* Put a way into the table unless it is there; whether it is new, -1 with an exception. */
+/* Put an alternative into the table unless it is there; whether it is new, -1 with an exception. */
 static int is_new(Distinct *table, size_t mask, PyObject *expr) {
     const uint64_t hash = hash_expr(expr, HASHED_DEPTH);
-    breathe();
+    yield_gil();
     size_t at = (hash ^ hash >> 29) & mask;
     for (; table[at].expr; at = (at + 1) & mask) {
         int same = table[at].hash == hash ? same_expr(table[at].expr, expr) : 0;
@@ -166,20 +171,20 @@ static int is_new(Distinct *table, size_t mask, PyObject *expr) {
     return 1;
 }
 
-enum { FEW_WAYS = 64 };
+enum { FEW_ALTERNATIVES = 64 };
 
 /* What is left of a list without what comes twice. */
-static PyObject *unique_ways(PyObject *flat) {
-    Distinct few[FEW_WAYS], *table = few;
-    size_t room = 4;
+static PyObject *unique_alternatives(PyObject *flat) {
+    Distinct few[FEW_ALTERNATIVES], *table = few;
+    size_t capacity = 4;
     const Py_ssize_t count = PyList_GET_SIZE(flat);
-    while (room < (size_t)count * 2) room *= 2;
-    if (room > FEW_WAYS && !(table = PyMem_Malloc(room * sizeof *table))) return PyErr_NoMemory();
-    memset(table, 0, room * sizeof *table);
+    while (capacity < (size_t)count * 2) capacity *= 2;
+    if (capacity > FEW_ALTERNATIVES && !(table = PyMem_Malloc(capacity * sizeof *table))) return PyErr_NoMemory();
+    memset(table, 0, capacity * sizeof *table);
     PyObject *kept = PyList_New(0);
     int code = kept ? 0 : -1;
     for (Py_ssize_t i = 0; i < count && code >= 0; i++) {
-        code = is_new(table, room - 1, PyList_GET_ITEM(flat, i));
+        code = is_new(table, capacity - 1, PyList_GET_ITEM(flat, i));
         if (code > 0) code = PyList_Append(kept, PyList_GET_ITEM(flat, i));
     }
     if (table != few) PyMem_Free(table);
@@ -187,32 +192,29 @@ static PyObject *unique_ways(PyObject *flat) {
     return kept;
 }
 
-static PyObject *one_or_alt(PyObject *ways) {
-    if (!ways) return NULL;
-    PyObject *found = PyList_GET_SIZE(ways) == 1 ? Py_NewRef(PyList_GET_ITEM(ways, 0)) : made_of(ALT, ways);
-    Py_DECREF(ways);
+static PyObject *one_or_alt(PyObject *alternatives) {
+    if (!alternatives) return NULL;
+    PyObject *found = PyList_GET_SIZE(alternatives) == 1 ? Py_NewRef(PyList_GET_ITEM(alternatives, 0)) : made_of(ALT, alternatives);
+    Py_DECREF(alternatives);
     return found;
 }
 
-static PyObject *alt_of(PyObject *const *items, Py_ssize_t count) {
+INTERNAL PyObject *alt_of(PyObject *const *items, Py_ssize_t count) {
     if (count == 1) return Py_NewRef(items[0]);
-    PyObject *flat = PyList_New(0), *ways = NULL;
+    PyObject *flat = PyList_New(0), *alternatives = NULL;
     int code = flat ? 0 : -1;
-    for (Py_ssize_t i = 0; i < count && !code; i++) code = push_ways(flat, items[i]);
-    if (!code) ways = PyList_GET_SIZE(flat) == 1 ? Py_NewRef(flat) : unique_ways(flat);
+    for (Py_ssize_t i = 0; i < count && !code; i++) code = push_alternatives(flat, items[i]);
+    if (!code) alternatives = PyList_GET_SIZE(flat) == 1 ? Py_NewRef(flat) : unique_alternatives(flat);
     Py_XDECREF(flat);
-    return one_or_alt(ways);
+    return one_or_alt(alternatives);
 }
 
-static PyObject *row_made(int shape, PyObject *row) {
+INTERNAL PyObject *row_made(int shape, PyObject *row) {
     PyObject **items = PySequence_Fast_ITEMS(row);
     return shape == SEQ ? seq_of(items, PySequence_Fast_GET_SIZE(row)) : alt_of(items, PySequence_Fast_GET_SIZE(row));
 }
 
-/* Whether a row is empty of something wanted: 1 where `holds` is `wanted` of any item, 0, or -1 with an exception. */
-typedef int (*Holds)(PyObject *expr, void *of);
-
-static int any_holds(PyObject *row, Holds holds, void *of, int wanted) {
+INTERNAL int any_holds(PyObject *row, Holds holds, void *of, int wanted) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); i++) {
         int found = holds(item_at(row, i), of);
         if (found < 0 || found == wanted) return found < 0 ? -1 : 1;
@@ -220,12 +222,12 @@ static int any_holds(PyObject *row, Holds holds, void *of, int wanted) {
     return 0;
 }
 
-static int all_hold(PyObject *row, Holds holds, void *of) {
+INTERNAL int all_hold(PyObject *row, Holds holds, void *of) {
     int failed = any_holds(row, holds, of, 0);
     return failed < 0 ? -1 : !failed;
 }
 
-static int is_zero(PyObject *number) {
+INTERNAL int is_zero(PyObject *number) {
     int32_t value;
     return as_bound(number, &value) ? -1 : value == 0;
 }
@@ -253,8 +255,6 @@ static int has_empty_word(PyObject *words) {
     return lacking < 0 ? -1 : !lacking;
 }
 
-static int is_nullable(PyObject *expr, void *of);
-
 static int row_nullable(PyObject *row, int shape) {
     if (deeper()) return -1;
     int found = shape == SEQ ? all_hold(row, is_nullable, NULL) : any_holds(row, is_nullable, NULL, 1);
@@ -262,7 +262,7 @@ static int row_nullable(PyObject *row, int shape) {
     return found;
 }
 
-static int is_nullable(PyObject *expr, void *of) {
+INTERNAL int is_nullable(PyObject *expr, void *of) {
     const int shape = shape_at(expr);
     (void)of;
     switch (shape) {

@@ -1,15 +1,9 @@
-/* Expressions as C reads them: the slots of the dataclasses of `expr.py`, found once by their names. */
+/* See fields.h. */
 
-enum { MOST_FIELDS = 8 };
-enum { LITERAL, BYTES, CHARS, WORDS, SEQ, ALT, REPEAT, JOINED, GRAPH, CALL_RULE, OTHER_THAN, PART, ANCHOR, SHAPES };
+#include "fields.h"
+#include <structmember.h>
 
-typedef struct {
-    const char *name, *fields[MOST_FIELDS + 1];
-    PyTypeObject *type;
-    Py_ssize_t offset[MOST_FIELDS];
-} Shape;
-
-static Shape shapes[SHAPES] = {
+INTERNAL Shape shapes[SHAPES] = {
     [LITERAL] = {"Literal", {"data"}},
     [BYTES] = {"Bytes", {"mask", "plain"}},
     [CHARS] = {"Chars", {"chars"}},
@@ -24,9 +18,6 @@ static Shape shapes[SHAPES] = {
     [PART] = {"Part", {"item", "required"}},
     [ANCHOR] = {"Anchor", {"start", "position"}},
 };
-
-#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
-#define FIELD(object, shape, i) SLOT(object, shapes[shape].offset[i])
 
 static int learn_field(Shape *s, int i) {
     PyObject *slot = PyObject_GetAttrString((PyObject *)s->type, s->fields[i]);
@@ -54,14 +45,14 @@ static int learn_shape(PyObject *module, Shape *s) {
 }
 
 /* The classes of a module of expressions. */
-static int learn_shapes(PyObject *module) {
+INTERNAL int learn_shapes(PyObject *module) {
     for (int i = 0; i < SHAPES; i++)
         if (learn_shape(module, &shapes[i])) return -1;
     return 0;
 }
 
 /* What an expression is, with all its fields there; -1 with TypeError for what cannot be lowered. */
-static int shape_of(PyObject *expr) {
+INTERNAL int shape_of(PyObject *expr) {
     for (int shape = 0; shape < PART; shape++)
         if (Py_IS_TYPE(expr, shapes[shape].type)) {
             for (int i = 0; shapes[shape].fields[i]; i++)
@@ -74,7 +65,7 @@ unknown:
 }
 
 /* A bound of int32; None is -1. */
-static int as_bound(PyObject *number, int32_t *found) {
+INTERNAL int as_bound(PyObject *number, int32_t *found) {
     *found = -1;
     if (number == Py_None) return 0;
     long long value = PyLong_AsLongLong(number);
@@ -88,10 +79,10 @@ static int as_bound(PyObject *number, int32_t *found) {
 }
 
 /* The length of a tuple or list; -1 with TypeError for anything else. */
-static Py_ssize_t row_size(PyObject *items) {
+INTERNAL Py_ssize_t row_size(PyObject *items) {
     if (PyTuple_Check(items) || PyList_Check(items)) return PySequence_Fast_GET_SIZE(items);
     PyErr_Format(PyExc_TypeError, "%.200s where a tuple belongs", Py_TYPE(items)->tp_name);
     return -1;
 }
 
-static PyObject *item_at(PyObject *items, Py_ssize_t i) { return PySequence_Fast_GET_ITEM(items, i); }
+INTERNAL PyObject *item_at(PyObject *items, Py_ssize_t i) { return PySequence_Fast_GET_ITEM(items, i); }

@@ -1,5 +1,8 @@
-/* Walks through expressions that the normal form of EBNF needs: the functions of the same names of `ebnf/epsilon.py`,
- * `ebnf/corners.py` and `ebnf/assemble.py`, which say what they find. */
+/* See traverse.h. */
+
+#include "traverse.h"
+#include "exprs.h"
+#include "fields.h"
 
 /* Do something with the expression of every edge. */
 static int each_edge(PyObject *rows, int (*act)(PyObject *, PyObject *), PyObject *found) {
@@ -17,7 +20,7 @@ static int each_item(PyObject *row, int (*act)(PyObject *, PyObject *), PyObject
     return 0;
 }
 
-static int add_calls(PyObject *expr, PyObject *found) {
+INTERNAL int add_calls(PyObject *expr, PyObject *found) {
     const int shape = shape_at(expr);
     if (shape == CALL_RULE) return PySet_Add(found, FIELD(expr, CALL_RULE, 0));
     if (shape != SEQ && shape != ALT && shape != REPEAT && shape != GRAPH) return 0;
@@ -30,8 +33,6 @@ static int add_calls(PyObject *expr, PyObject *found) {
     return code;
 }
 
-static int add_left_calls(PyObject *expr, PyObject *found);
-
 static int add_row_heads(PyObject *row, PyObject *found) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); i++) {
         if (add_left_calls(item_at(row, i), found)) return -1;
@@ -41,7 +42,7 @@ static int add_row_heads(PyObject *row, PyObject *found) {
     return 0;
 }
 
-static int add_left_calls(PyObject *expr, PyObject *found) {
+INTERNAL int add_left_calls(PyObject *expr, PyObject *found) {
     const int shape = shape_at(expr);
     if (shape == CALL_RULE) return PySet_Add(found, FIELD(expr, CALL_RULE, 0));
     if (shape != SEQ && shape != ALT && shape != REPEAT && shape != GRAPH) return 0;
@@ -56,8 +57,6 @@ static int add_left_calls(PyObject *expr, PyObject *found) {
     return code;
 }
 
-typedef struct { PyObject *rules, *bodies; } Known;
-
 static int row_holds(PyObject *expr, int shape, Holds holds, void *of) {
     if (deeper()) return -1;
     PyObject *inner = FIELD(expr, shape, 0);
@@ -70,7 +69,7 @@ static int row_holds(PyObject *expr, int shape, Holds holds, void *of) {
     return found;
 }
 
-static int may_be_empty(PyObject *expr, void *of) {
+INTERNAL int may_be_empty(PyObject *expr, void *of) {
     const Known *known = of;
     const int shape = shape_at(expr);
     if (shape == CALL_RULE) return PySet_Contains(known->rules, FIELD(expr, CALL_RULE, 0));
@@ -78,7 +77,7 @@ static int may_be_empty(PyObject *expr, void *of) {
     return shape == CHARS ? 0 : is_nullable(expr, NULL);
 }
 
-static int may_end(PyObject *expr, void *of) {
+INTERNAL int may_end(PyObject *expr, void *of) {
     const Known *known = of;
     const int shape = shape_at(expr);
     if (shape == SEQ || shape == ALT || shape == REPEAT) return row_holds(expr, shape, may_end, of);
@@ -89,8 +88,6 @@ static int may_end(PyObject *expr, void *of) {
     return found < 0 ? -1 : !found;
 }
 
-static PyObject *substituted(PyObject *expr, PyObject *replace);
-
 static PyObject *call_replaced(PyObject *expr, PyObject *replace) {
     PyObject *found = PyObject_CallOneArg(replace, FIELD(expr, CALL_RULE, 0));
     if (found != Py_None) return found;
@@ -98,7 +95,7 @@ static PyObject *call_replaced(PyObject *expr, PyObject *replace) {
     return Py_NewRef(expr);
 }
 
-/* The row with its calls replaced, as a list; `changed` tells whether any was. */
+/* The row with its calls replaced, as a list; `changed` says whether any was. */
 static PyObject *row_replaced(PyObject *row, PyObject *replace, int *changed) {
     const Py_ssize_t count = PySequence_Fast_GET_SIZE(row);
     PyObject *found = PyList_New(count);
@@ -156,7 +153,7 @@ static PyObject *graph_replaced(PyObject *expr, PyObject *replace) {
     return found;
 }
 
-static PyObject *substituted(PyObject *expr, PyObject *replace) {
+INTERNAL PyObject *substituted(PyObject *expr, PyObject *replace) {
     const int shape = shape_at(expr);
     if (shape == CALL_RULE) return call_replaced(expr, replace);
     if (shape != SEQ && shape != ALT && shape != REPEAT && shape != GRAPH) return Py_NewRef(expr);
@@ -167,11 +164,6 @@ static PyObject *substituted(PyObject *expr, PyObject *replace) {
     Py_LeaveRecursiveCall();
     return found;
 }
-
-typedef struct { PyObject *known; long most; } Sizes;
-
-/* -1 with an exception. */
-static long size_of(PyObject *expr, const Sizes *s);
 
 static long call_size(PyObject *rule, const Sizes *s) {
     PyObject *known = PyDict_GetItemWithError(s->known, rule);
@@ -200,7 +192,7 @@ static long graph_size(PyObject *rows, const Sizes *s) {
     return sum;
 }
 
-static long size_of(PyObject *expr, const Sizes *s) {
+INTERNAL long size_of(PyObject *expr, const Sizes *s) {
     const int shape = shape_at(expr);
     if (shape == CALL_RULE) return call_size(FIELD(expr, CALL_RULE, 0), s);
     if (shape == LITERAL || shape == CHARS) return (long)PyObject_Size(FIELD(expr, shape, 0));

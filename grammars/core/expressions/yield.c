@@ -1,10 +1,12 @@
-/* What works for long with the GIL lets others have it again and again, if they wait for it. */
+/* See yield.h. */
 
-enum { BREATH = 64 };
+#include "yield.h"
 
-static void breathe(void) {
+enum { YIELD_EVERY = 64 };
+
+INTERNAL void yield_gil(void) {
     static unsigned taken; /* changed with the GIL alone */
-    if (++taken % BREATH) return;
+    if (++taken % YIELD_EVERY) return;
     PyThreadState *thread = PyEval_SaveThread();
     PyEval_RestoreThread(thread);
 }

@@ -1,4 +1,14 @@
-/* What Python asks of a product of languages: the graph without dead ends. */
+/* See language.h. */
+
+#include "language.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/fields.h"
+#include "../expressions/gc_untrack.h"
+#include "product.h"
+#include "terms.h"
+#include "../lowering/lowering.h"
 
 /* The classes of a Python int, at the end of an array. */
 static int push_classes(Joint *p, Array *to, PyObject *mask) {
@@ -75,7 +85,7 @@ static PyObject *graph_of(const Joint *p, const int32_t *numbers, int32_t useful
     }
     for (int32_t i = 0; known && i < masks; i++) Py_XDECREF(known[i]);
     free(known);
-    if (!failed) settle_edges(edges);
+    if (!failed) untrack_edges(edges);
     PyObject *graph = failed ? NULL : PyTuple_Pack(2, edges, flags);
     Py_XDECREF(edges);
     Py_XDECREF(flags);
@@ -142,7 +152,7 @@ static PyObject *joint_graph(Joint *p, PyObject *included, PyObject *excluded, P
 
 /* combine(included, excluded, least, most, most states, most work, alphabet of a list of sets): edges and flags of the
  * graph of their product; () where it has no text, None where that takes too much. */
-static PyObject *py_combine(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_combine(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     Joint p = {.components = 0};
     if (check_count(count, 7)) return NULL;

@@ -1,28 +1,18 @@
-/* The product of languages of characters, determinised: `_Product` of `language.py` function by function, with the same
- * graph. A part is a sorted set of terms, a state has a part of each component, and sets of classes are rows of words. */
+/* See product.h. */
 
-enum { TOO_MUCH = -7 };
+#include "product.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/yield.h"
+#include "terms.h"
+#include "../lowering/lowering.h"
+#include "../lowering/tables.h"
 
-typedef struct { int32_t mask, target; } Lead;
 typedef struct { int32_t state, count; } Place; /* a state and the characters before it, as far as they matter */
 
-typedef struct {
-    Terms terms;
-    Memo parts, states, masks, places; /* the value of a part says whether it matches the empty text */
-    Memo found;                        /* what was found already, in the order in which it was found */
-    Array part_rows, part_leads, state_rows, state_leads, edge_rows, edges;
-    Array order;                       /* Place */
-    Array pieces, cut, lists;          /* sets of classes that are cut over and over, and lists of what goes with them */
-    Array set_masks;                   /* the classes of each set, `words` of them */
-    Array everything;
-    int32_t *both;                     /* scratch of `words` */
-    int32_t words, components, included, least, most, most_states, most_work, work;
-} Joint;
-
-#define MASK(p, i) (&AT((p)->masks.keys, int32_t, (i) * (p)->words))
-
 /* More words at the end of an array; NULL without memory. */
-static int32_t *more_words(Array *a, int32_t count) {
+INTERNAL int32_t *more_words(Array *a, int32_t count) {
     if (reserve(a, count, sizeof(int32_t))) return no_memory(), NULL;
     a->size += count;
     return (int32_t *)a->data + a->size - count;
@@ -49,14 +39,14 @@ static int32_t intern_words(Memo *m, const int32_t *words, int32_t count) {
 }
 
 /* An entry of a memo, and a row of leads for it that is not made yet. */
-static int32_t intern_with_row(Memo *m, Array *rows, const int32_t *words, int32_t count) {
+INTERNAL int32_t intern_with_row(Memo *m, Array *rows, const int32_t *words, int32_t count) {
     const Row unknown = {0, -1};
     int32_t found = intern_words(m, words, count);
     if (found == rows->size && append(rows, &unknown, 1, sizeof unknown)) return no_memory();
     return found;
 }
 
-static int32_t part_of(Joint *p, const int32_t *terms, int32_t count) {
+INTERNAL int32_t part_of(Joint *p, const int32_t *terms, int32_t count) {
     int32_t part = intern_with_row(&p->parts, &p->part_rows, terms, count), nullable = 0;
     if (part < 0 || VALUE(p->parts, part) != UNKNOWN) return part;
     for (int32_t i = 0; i < count; i++) nullable |= NULLABLE(&p->terms, terms[i]);
@@ -184,7 +174,7 @@ static int refine_pieces(Joint *p, int32_t at, Row row) {
     p->cut = p->pieces, p->pieces = copy, p->pieces.size = 0;
     for (int32_t i = 0; i < p->cut.size; i += size) {
         if (refine_piece(p, &AT(p->cut, int32_t, i), at, row)) return FAILED;
-        breathe();
+        yield_gil();
     }
     p->work += p->pieces.size / size;
     return 0;
@@ -241,7 +231,7 @@ static int add_edges(Joint *p, Place from) {
     if (AT(p->state_rows, Row, from.state).count < 0 && make_state_leads(p, from.state)) return FAILED;
     Row row = AT(p->state_rows, Row, from.state);
     for (int32_t i = 0; i < row.count; i++) {
-        breathe();
+        yield_gil();
         Lead lead = AT(p->state_leads, Lead, row.offset + i);
         lead.target = place_of(p, lead.target, count);
         if (lead.target < 0 || append(&p->edges, &lead, 1, sizeof lead)) return FAILED;
@@ -250,7 +240,7 @@ static int add_edges(Joint *p, Place from) {
 }
 
 /* Follow all places from the first one; 0, TOO_MUCH or FAILED. */
-static int explore(Joint *p, int32_t start) {
+INTERNAL int explore(Joint *p, int32_t start) {
     if (start < 0 || place_of(p, start, 0) < 0) return FAILED;
     for (int32_t i = 0; i < p->order.size; i++) {
         Row row = {p->edges.size, 0};
@@ -263,14 +253,14 @@ static int explore(Joint *p, int32_t start) {
     return 0;
 }
 
-static int accepts(const Joint *p, int32_t at) {
+INTERNAL int accepts(const Joint *p, int32_t at) {
     Place place = AT(p->order, Place, at);
     for (int32_t i = 0; i < p->components; i++)
         if (VALUE(p->parts, state_part(p, place.state, i)) != (i < p->included)) return 0;
     return place.count >= p->least;
 }
 
-static void end_joint(Joint *p) {
+INTERNAL void end_joint(Joint *p) {
     Array *arrays[] = {&p->part_rows, &p->part_leads, &p->state_rows, &p->state_leads, &p->edge_rows, &p->edges, &p->order,
                        &p->pieces, &p->cut, &p->lists, &p->set_masks, &p->everything};
     Memo *memos[] = {&p->parts, &p->states, &p->masks, &p->places, &p->found};

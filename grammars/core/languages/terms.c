@@ -1,35 +1,20 @@
-/* Expressions over characters as small integers: `terms.py` function by function, with the same numbers. It reads
- * Python objects, so it holds the GIL. Results are terms, or FAILED with an exception set. */
+/* See terms.h. */
+
+#include "terms.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/fields.h"
+#include "../expressions/stack_limit.h"
+#include "../lowering/lowering.h"
+#include "../lowering/tables.h"
 
 enum { TERM_CHARS, TERM_SEQ, TERM_ALT, TERM_REPEAT, TERM_STATE };
 enum { EMPTY_TERM, NEVER_TERM };
-
-typedef struct { int32_t chars, after; } Move;          /* a set of first characters and what must follow */
-typedef struct { int32_t offset, count; } Row;          /* of moves, of steps ...; `count` below zero: not made yet */
 typedef struct { int32_t item, target; } Step;          /* of a graph */
-
-typedef struct {
-    Memo keys;      /* kind and parts of each term; its value says whether it matches the empty text */
-    Memo set_keys;  /* a set's ranges */
-    Array linear;   /* Row of `moves` by term */
-    Array moves;    /* Move */
-    Array graphs;   /* the first of its `states` by graph */
-    Array states;   /* Row of `steps`; */
-    Array accepting; /* by state */
-    Array steps;    /* Step */
-    Array stack;    /* int32: rows that are being made */
-    Memo seen;
-    PyObject *sets; /* a list of ranges as Python has them */
-    int32_t depth;
-} Terms;
-
 #define TERM_KEY(t, term) (&AT((t)->keys.keys, int32_t, AT((t)->keys.entries, Entry, term).offset))
 #define TERM_KIND(t, term) (*TERM_KEY(t, term))
-#define NULLABLE(t, term) VALUE((t)->keys, term)
 #define STACKED(i) AT(t->stack, int32_t, i)
-
-static int32_t term_of(Terms *t, PyObject *expr);
-static int linear_of(Terms *t, int32_t term, Row *found);
 
 static int push_word(Terms *t, int32_t word) {
     return append(&t->stack, &word, 1, sizeof word) ? no_memory() : 0;
@@ -110,7 +95,7 @@ static int32_t seq_term(Terms *t, int32_t first, int32_t rest) {
     return rest;
 }
 
-static int by_number(const void *left, const void *right) {
+INTERNAL int by_number(const void *left, const void *right) {
     int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
     return (a > b) - (a < b);
 }
@@ -242,13 +227,13 @@ static int32_t term_as(Terms *t, PyObject *expr, int shape) {
 }
 
 static int too_deep(Terms *t) {
-    if (t->depth < DEEPEST) return check_room();
+    if (t->depth < DEEPEST) return check_stack();
     PyErr_SetString(PyExc_RecursionError, "the expression is nested too deeply");
     return 1;
 }
 
 /* The term of an expression of characters. */
-static int32_t term_of(Terms *t, PyObject *expr) {
+INTERNAL int32_t term_of(Terms *t, PyObject *expr) {
     int shape = shape_of(expr);
     if (shape < 0 || too_deep(t)) return FAILED;
     t->depth++;
@@ -322,7 +307,7 @@ static int keep_moves(Terms *t, int32_t term, int32_t base) {
 }
 
 /* All (set of first characters, what must follow) of a term. */
-static int linear_of(Terms *t, int32_t term, Row *found) {
+INTERNAL int linear_of(Terms *t, int32_t term, Row *found) {
     if (AT(t->linear, Row, term).count < 0) {
         int32_t base = t->stack.size;
         if (too_deep(t)) return FAILED;
@@ -335,7 +320,7 @@ static int linear_of(Terms *t, int32_t term, Row *found) {
     return 0;
 }
 
-static int begin_terms(Terms *t) {
+INTERNAL int begin_terms(Terms *t) {
     const Row none = {0, 0};
     t->sets = PyList_New(0);
     if (!t->sets || small_term(t, 1, 1, -1, 0, 0, 0) < 0 || small_term(t, 1, 0, -2, 0, 0, 0) < 0) return FAILED;
@@ -343,7 +328,7 @@ static int begin_terms(Terms *t) {
     return 0;
 }
 
-static void end_terms(Terms *t) {
+INTERNAL void end_terms(Terms *t) {
     Array *arrays[] = {&t->linear, &t->moves, &t->graphs, &t->states, &t->accepting, &t->steps, &t->stack};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]->data);
     free_memo(&t->keys);

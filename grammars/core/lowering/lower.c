@@ -1,4 +1,18 @@
-/* Every kind of expression to its function, and a rule as a whole. */
+/* See lower.h. */
+
+#include "lower.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/fields.h"
+#include "../expressions/gc_untrack.h"
+#include "../expressions/stack_limit.h"
+#include "../expressions/yield.h"
+#include "lower_chars.h"
+#include "lower_lists.h"
+#include "lower_tries.h"
+#include "lowering.h"
+#include "tables.h"
 
 static int32_t lower_bytes(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     int32_t plain;
@@ -79,7 +93,7 @@ static const Lowerer lowerers[PART] = {
     [GRAPH] = lower_graph,     [CALL_RULE] = lower_call, [OTHER_THAN] = lower_other_than};
 
 static int32_t lower_as(int shape, Lowering *l, PyObject *expr, int32_t after, Scope scope) {
-    if (check_room()) return FAILED;
+    if (check_stack()) return FAILED;
     if (l->depth >= DEEPEST) {
         PyErr_SetString(PyExc_RecursionError, "the expression is nested too deeply");
         return FAILED;
@@ -88,7 +102,7 @@ static int32_t lower_as(int shape, Lowering *l, PyObject *expr, int32_t after, S
     int32_t made = lowerers[shape](l, expr, after, scope);
     l->depth--;
     if (made < 0) return FAILED;
-    settle(shape, expr);
+    untrack(shape, expr);
     return made;
 }
 
@@ -96,10 +110,10 @@ static int32_t lower_as(int shape, Lowering *l, PyObject *expr, int32_t after, S
 static int remembered_by_content(int shape) { return shape == LITERAL || shape == BYTES || shape == CALL_RULE; }
 
 /* The node from which `expr` and then `after` are matched. */
-static int32_t lower(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     int shape = shape_of(expr);
     if (shape < 0) return FAILED;
-    breathe();
+    yield_gil();
     if (remembered_by_content(shape)) return lower_as(shape, l, expr, after, scope);
     int32_t *key = new_key(&l->memo, 6);
     if (!key) return no_memory();
@@ -134,7 +148,7 @@ static Lowering *begin_lowering(Tables *t) {
 }
 
 static void end_lowering(Lowering *l) {
-    if (spare || l->memo.index.room > MOST_SPARE) {
+    if (spare || l->memo.index.capacity > MOST_SPARE) {
         free_lowering(l);
         return;
     }
@@ -144,7 +158,7 @@ static void end_lowering(Lowering *l) {
 }
 
 /* Lower a rule's body and enter it; the rule's first node. */
-static int32_t lower_rule(Tables *t, int32_t rule, PyObject *body) {
+INTERNAL int32_t lower_rule(Tables *t, int32_t rule, PyObject *body) {
     Lowering *l = begin_lowering(t);
     if (!l) return FAILED;
     int32_t end = add_node(l, RETURN, 0, 0, 0, -1);

@@ -1,12 +1,16 @@
-/* Characters as products of ranges of UTF-8 bytes, which `charset.utf8_sequences` says, and their trie: what goes on in
- * the same way is one node, for one class as for the next. */
+/* See lower_chars.h. */
+
+#include "lower_chars.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/fields.h"
+#include "lowering.h"
 
 typedef struct { uint8_t low, high; } ByteRange;
 typedef struct { int32_t length; ByteRange range[4]; } Product;
-typedef struct { Class set; int32_t target; } Way;
-
+typedef struct { Class set; int32_t target; } ByteEdge;
 static const uint8_t LEAST_BYTES[4] = {0x80, 0x80, 0x80, 0x80}, MOST_BYTES[4] = {0xBF, 0xBF, 0xBF, 0xBF};
-
 #define PRODUCT(i) AT(l->products, Product, i)
 
 static int push_product(Lowering *l, const Product *p) {
@@ -70,7 +74,7 @@ static int char_range(PyObject *range, int32_t *low, int32_t *high) {
     return FAILED;
 }
 
-/* Products in order: those that begin alike stand together, and others do not overlap. */
+/* Products in order: those that begin alike are neighbours, and others do not overlap. */
 static int push_chars(Lowering *l, PyObject *ranges) {
     Py_ssize_t count = row_size(ranges);
     int32_t low, high, before = -1;
@@ -92,33 +96,33 @@ static int32_t alike_until(Lowering *l, int32_t from, int32_t to, int at) {
     return from;
 }
 
-static int add_way(Way *ways, int count, ByteRange range, int32_t target) {
+static int add_edge(ByteEdge *edges, int count, ByteRange range, int32_t target) {
     const Class set = range_class(range.low, range.high);
     int i = 0;
-    while (i < count && ways[i].target != target) i++;
-    if (i == count) ways[count++] = (Way){{{0}}, target};
-    for (int w = 0; w < 8; w++) ways[i].set.word[w] |= set.word[w];
+    while (i < count && edges[i].target != target) i++;
+    if (i == count) edges[count++] = (ByteEdge){{{0}}, target};
+    for (int w = 0; w < 8; w++) edges[i].set.word[w] |= set.word[w];
     return count;
 }
 
 /* The node of the products from `from` to `to`, whose ranges before `at` were matched. */
 static int32_t product_trie(Lowering *l, int32_t from, int32_t to, int at, int32_t after, int32_t loop) {
-    Way ways[256];
+    ByteEdge edges[256];
     int count = 0;
     for (int32_t next; from < to; from = next) {
         next = alike_until(l, from, to, at);
         const Product p = PRODUCT(from);
         int32_t target = at == 3 || at + 1 == p.length ? after : product_trie(l, from, next, at + 1, after, loop);
         if (target < 0) return FAILED;
-        count = add_way(ways, count, p.range[at], target);
+        count = add_edge(edges, count, p.range[at], target);
     }
     int32_t base = l->targets.size;
     for (int i = 0; i < count; i++)
-        if (push_target(l, byte_node(l, &ways[i].set, ways[i].target, loop, 0))) return FAILED;
+        if (push_target(l, byte_node(l, &edges[i].set, edges[i].target, loop, 0))) return FAILED;
     return split_shared(l, base, 0, 0, loop);
 }
 
-static int32_t lower_chars(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_chars(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     l->products.size = 0;
     if (push_chars(l, FIELD(expr, CHARS, 0))) return FAILED;
     return product_trie(l, 0, l->products.size, 0, after, scope.loop);

@@ -1,4 +1,12 @@
-/* Rows, repeats and lists. */
+/* See lower_lists.h. */
+
+#include "lower_lists.h"
+#include "../base/arguments.h"
+#include "../base/types.h"
+#include "../expressions/fields.h"
+#include "lower.h"
+#include "lowering.h"
+#include "tables.h"
 
 static int32_t lower_row(Lowering *l, PyObject *items, int32_t after, Scope scope) {
     const Scope inner = {scope.loop, 0};
@@ -8,7 +16,7 @@ static int32_t lower_row(Lowering *l, PyObject *items, int32_t after, Scope scop
     return after;
 }
 
-static int32_t lower_seq(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_seq(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     return lower_row(l, FIELD(expr, SEQ, 0), after, scope);
 }
 
@@ -65,7 +73,7 @@ static int32_t lower_times(Lowering *l, Item item, int32_t minimum, int32_t maxi
     return lower_loop(l, item, minimum, maximum, after, scope);
 }
 
-static int32_t lower_repeat(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_repeat(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     int32_t minimum, maximum;
     if (as_bound(FIELD(expr, REPEAT, 1), &minimum) || as_bound(FIELD(expr, REPEAT, 2), &maximum)) return FAILED;
     return lower_times(l, (Item){NULL, FIELD(expr, REPEAT, 0)}, minimum, maximum, after, scope);
@@ -217,7 +225,7 @@ static int32_t lower_unordered(Lowering *l, const List *list, int32_t after, Sco
     return split(l, base, scope.loop);
 }
 
-static int32_t lower_joined(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_joined(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     List list;
     int ordered = PyObject_IsTrue(FIELD(expr, JOINED, 7));
     if (ordered < 0 || read_list(expr, &list)) return FAILED;

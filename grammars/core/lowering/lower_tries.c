@@ -1,4 +1,13 @@
-/* Literals; tries of words, deepest nodes first, equal tails shared; tries of names that are left at every node. */
+/* See lower_tries.h. */
+
+#include "lower_tries.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/fields.h"
+#include "lower.h"
+#include "lowering.h"
+#include "tables.h"
 
 static int32_t literal_rows(Lowering *l, const uint8_t *data, Py_ssize_t length, int32_t after, int32_t loop) {
     while (length--) {
@@ -8,7 +17,7 @@ static int32_t literal_rows(Lowering *l, const uint8_t *data, Py_ssize_t length,
     return after;
 }
 
-static int32_t lower_literal(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_literal(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     PyObject *data = FIELD(expr, LITERAL, 0);
     if (!PyBytes_Check(data)) return PyErr_SetString(PyExc_TypeError, "a literal is of bytes"), FAILED;
     Py_ssize_t length = PyBytes_GET_SIZE(data), words = (length + 3) / 4;
@@ -63,7 +72,7 @@ static int open_level(Lowering *l, int final) {
     return append(&l->levels, &level, 1, sizeof level) ? no_memory() : 0;
 }
 
-/* Close levels until `keep` are left above `root`; `word` spells the way to the deepest. */
+/* Close levels until `keep` are left above `root`; `word` spells the path to the deepest. */
 static int close_levels(Lowering *l, const Trier *t, int32_t root, Py_ssize_t keep, const Text *word) {
     while (l->levels.size - root > keep + 1) {
         const Level level = AT(l->levels, Level, --l->levels.size);
@@ -124,13 +133,13 @@ static int32_t close_word(Lowering *l, const Trier *t, int32_t base, int final) 
     return split_shared(l, stack, final, t->after, t->scope.loop);
 }
 
-static int32_t lower_words(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_words(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     const Trier t = {.expr = expr, .after = after, .scope = scope, .close = close_word};
     return lower_trie(l, &t, FIELD(expr, WORDS, 0));
 }
 
 /* The characters that go on from a trie's node and are not plain, in order; a new reference. */
-static PyObject *strange_branches(Lowering *l, const Trier *t, int32_t base) {
+static PyObject *other_branches(Lowering *l, const Trier *t, int32_t base) {
     Py_UCS4 *symbols = malloc((l->branches.size - base + 1) * sizeof *symbols);
     Py_ssize_t count = 0;
     if (!symbols) return PyErr_NoMemory();
@@ -157,7 +166,7 @@ static int push_leaving(Lowering *l, const Trier *t, int32_t base) {
         if (is_plain(t, BRANCH(i).symbol)) others.word[BRANCH(i).symbol >> 5] &= ~(1u << (BRANCH(i).symbol & 31));
     for (int w = 0; w < 4; w++) some |= others.word[w] != 0;
     if (some && push_target(l, byte_node(l, &others, t->text, t->scope.loop, t->mark))) return FAILED;
-    PyObject *beyond = spelling(FIELD(t->expr, OTHER_THAN, 3), strange_branches(l, t, base));
+    PyObject *beyond = spelling(FIELD(t->expr, OTHER_THAN, 3), other_branches(l, t, base));
     return beyond ? push_target(l, lower(l, beyond, t->text, t->scope)) : FAILED;
 }
 
@@ -173,7 +182,7 @@ static int32_t close_name(Lowering *l, const Trier *t, int32_t base, int final) 
     return split_shared(l, stack, !final, t->after, t->scope.loop);
 }
 
-static int32_t lower_other_than(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
+INTERNAL int32_t lower_other_than(Lowering *l, PyObject *expr, int32_t after, Scope scope) {
     const Scope inner = {scope.loop, 0};
     Trier t = {.expr = expr, .after = after, .scope = inner, .close = close_name};
     if (as_bound(FIELD(expr, OTHER_THAN, 5), &t.mark)) return FAILED;

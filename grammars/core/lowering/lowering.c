@@ -1,34 +1,17 @@
-/* The lowering of one rule, from its end to its start, equal tails shared: `_Lowering` of `network.py` function by
- * function, with the same tables. It reads Python objects, so it holds the GIL. Results are nodes, or below zero with
- * an exception set. */
+/* See lowering.h. */
 
-enum { FAILED = NO_MEMORY, NOWHERE = -6 };
-enum { UNROLLED = 3, MOST_COPIES = 27, DEEPEST = 2000, MOST_SPARE = 1 << 14, PLAIN_REPEATED = 2 };
-enum { KEY_EXPR = -1, KEY_LITERAL = -2, KEY_TRIE = -3 }; /* other keys are nodes and begin with their kind */
+#include "lowering.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "tables.h"
 
-typedef struct { int32_t loop, repeated; } Scope; /* see `Scope` of network.py */
-
-typedef struct {
-    Tables *tables;
-    Memo memo;
-    Array targets;          /* a stack of nodes that will be split */
-    Array branches, levels; /* stacks of the trie that is being built */
-    Array products;         /* of the class of characters that is being lowered */
-    int32_t depth;
-    int32_t copies; /* of what is lowered now, by the repeats around it */
-} Lowering;
-
-#define EDGE(i) AT(l->tables->edges, int32_t, i)
-#define LOWERED(i) AT(l->tables->nodes, Node, i)
-
-static int32_t lower(Lowering *l, PyObject *expr, int32_t after, Scope scope);
-
-static int32_t add_node(Lowering *l, int32_t kind, int32_t a, int32_t b, int32_t c, int32_t loop) {
+INTERNAL int32_t add_node(Lowering *l, int32_t kind, int32_t a, int32_t b, int32_t c, int32_t loop) {
     const Node made = {kind, a, b, c, loop};
     return append(&l->tables->nodes, &made, 1, sizeof made) ? no_memory() : l->tables->nodes.size - 1;
 }
 
-static int32_t shared(Lowering *l, int32_t kind, int32_t a, int32_t b, int32_t c, int32_t loop) {
+INTERNAL int32_t shared(Lowering *l, int32_t kind, int32_t a, int32_t b, int32_t c, int32_t loop) {
     if (a < 0 || b < 0) return FAILED;
     int32_t *key = new_key(&l->memo, 5);
     if (!key) return no_memory();
@@ -39,17 +22,17 @@ static int32_t shared(Lowering *l, int32_t kind, int32_t a, int32_t b, int32_t c
     return VALUE(l->memo, entry);
 }
 
-static Class range_class(int low, int high) {
+INTERNAL Class range_class(int low, int high) {
     Class set = {{0}};
     for (int byte = low; byte <= high; byte++) set.word[byte >> 5] |= 1u << (byte & 31);
     return set;
 }
 
-static int32_t byte_node(Lowering *l, const Class *set, int32_t after, int32_t loop, int32_t plain) {
+INTERNAL int32_t byte_node(Lowering *l, const Class *set, int32_t after, int32_t loop, int32_t plain) {
     return shared(l, BYTE, class_id(l->tables, set), after, plain, loop);
 }
 
-static int push_target(Lowering *l, int32_t target) {
+INTERNAL int push_target(Lowering *l, int32_t target) {
     if (target < 0) return FAILED;
     return append(&l->targets, &target, 1, sizeof target) ? no_memory() : 0;
 }
@@ -72,7 +55,7 @@ static int32_t unique_targets(Lowering *l, int32_t base) {
 }
 
 /* A node that goes on to any of the targets above `base`, which leave the stack. */
-static int32_t split(Lowering *l, int32_t base, int32_t loop) {
+INTERNAL int32_t split(Lowering *l, int32_t base, int32_t loop) {
     int32_t count = unique_targets(l, base), offset = l->tables->edges.size;
     if (count < 0) return FAILED;
     if (count == 1) return AT(l->targets, int32_t, base);
@@ -82,7 +65,7 @@ static int32_t split(Lowering *l, int32_t base, int32_t loop) {
 }
 
 /* A split over the targets above `base`, and over what comes after where the text may end; shared with its equals. */
-static int32_t split_shared(Lowering *l, int32_t base, int final, int32_t after, int32_t loop) {
+INTERNAL int32_t split_shared(Lowering *l, int32_t base, int final, int32_t after, int32_t loop) {
     int32_t count = l->targets.size - base, *key = new_key(&l->memo, count + 3);
     if (!key) return no_memory();
     key[0] = KEY_TRIE, key[1] = loop, key[2] = final ? after : -1;

@@ -1,23 +1,9 @@
-/* A network's tables where they are lowered in C, and the memo that makes equal things one. */
+/* See tables.h. */
 
-typedef struct { uint32_t hash, slot; int32_t offset, length, value; } Entry;
-typedef struct { Array keys, entries; Index index; } Memo; /* keys are rows of int32 of any length */
-
-typedef struct {
-    Array nodes, edges, classes, entries;
-    Memo class_ids;
-    int32_t byte_classes[256]; /* one more than the class of a single byte, 0 where it is not known yet */
-    Array marks; /* for every node the last row of targets that it was seen in */
-    int32_t row;
-    PyObject *rules, *rule_ids, *masks; /* of the Python network: a list, and dicts to their numbers */
-} Tables;
-
-#define VALUE(memo, entry) AT((memo).entries, Entry, entry).value
-
-static int no_memory(void) {
-    PyErr_NoMemory();
-    return NO_MEMORY;
-}
+#include "tables.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
 
 static uint32_t hash_words(const int32_t *key, int32_t length) {
     uint64_t h = 0x9E3779B97F4A7C15ull + length;
@@ -29,33 +15,33 @@ static uint32_t hash_words(const int32_t *key, int32_t length) {
 }
 
 static int grow_memo(Memo *m) {
-    if ((uint32_t)m->entries.size * 2 < m->index.room) return 0;
-    uint32_t room = m->index.room ? m->index.room * 2 : 512;
-    int32_t *slots = malloc(room * sizeof *slots);
+    if ((uint32_t)m->entries.size * 2 < m->index.capacity) return 0;
+    uint32_t capacity = m->index.capacity ? m->index.capacity * 2 : 512;
+    int32_t *slots = malloc(capacity * sizeof *slots);
     if (!slots) return NO_MEMORY;
-    memset(slots, 0xFF, room * sizeof *slots);
+    memset(slots, 0xFF, capacity * sizeof *slots);
     for (int32_t i = 0; i < m->entries.size; i++) {
-        uint32_t at = AT(m->entries, Entry, i).hash & (room - 1);
-        while (slots[at] >= 0) at = (at + 1) & (room - 1);
+        uint32_t at = AT(m->entries, Entry, i).hash & (capacity - 1);
+        while (slots[at] >= 0) at = (at + 1) & (capacity - 1);
         AT(m->entries, Entry, i).slot = at;
         slots[at] = i;
     }
     free(m->index.slots);
-    m->index = (Index){slots, room};
+    m->index = (Index){slots, capacity};
     return 0;
 }
 
 /* Room for a key at the end of the keys, to be filled and then interned; NULL without memory. */
-static int32_t *new_key(Memo *m, int32_t length) {
+INTERNAL int32_t *new_key(Memo *m, int32_t length) {
     if (reserve(&m->keys, length, sizeof(int32_t))) return NULL;
     return (int32_t *)m->keys.data + m->keys.size;
 }
 
 /* The entry of the new key, which is dropped where it was known; the value of a new entry is UNKNOWN. */
-static int32_t intern_key(Memo *m, int32_t length) {
+INTERNAL int32_t intern_key(Memo *m, int32_t length) {
     if (grow_memo(m)) return no_memory();
     const int32_t *keys = m->keys.data, *key = keys + m->keys.size;
-    uint32_t hash = hash_words(key, length), mask = m->index.room - 1, at = hash & mask;
+    uint32_t hash = hash_words(key, length), mask = m->index.capacity - 1, at = hash & mask;
     for (int32_t i; (i = m->index.slots[at]) >= 0; at = (at + 1) & mask) {
         const Entry *e = &AT(m->entries, Entry, i);
         if (e->hash == hash && e->length == length && !memcmp(keys + e->offset, key, length * sizeof *key)) return i;
@@ -66,18 +52,18 @@ static int32_t intern_key(Memo *m, int32_t length) {
     return m->index.slots[at] = m->entries.size - 1;
 }
 
-static void clear_memo(Memo *m) {
+INTERNAL void clear_memo(Memo *m) {
     for (int32_t i = 0; i < m->entries.size; i++) m->index.slots[AT(m->entries, Entry, i).slot] = -1;
     m->keys.size = m->entries.size = 0;
 }
 
-static void free_memo(Memo *m) {
+INTERNAL void free_memo(Memo *m) {
     free(m->keys.data);
     free(m->entries.data);
     free(m->index.slots);
 }
 
-static int32_t class_id(Tables *t, const Class *set) {
+INTERNAL int32_t class_id(Tables *t, const Class *set) {
     int32_t *key = new_key(&t->class_ids, CLASS_WORDS);
     if (!key) return no_memory();
     memcpy(key, set, sizeof *set);
@@ -86,7 +72,7 @@ static int32_t class_id(Tables *t, const Class *set) {
     return found;
 }
 
-static int32_t byte_class(Tables *t, int byte) {
+INTERNAL int32_t byte_class(Tables *t, int byte) {
     if (!t->byte_classes[byte]) {
         Class set = {{0}};
         set.word[byte >> 5] = 1u << (byte & 31);
@@ -96,7 +82,7 @@ static int32_t byte_class(Tables *t, int byte) {
 }
 
 /* The class of a Python int of 256 bits. */
-static int32_t mask_class(Tables *t, PyObject *mask) {
+INTERNAL int32_t mask_class(Tables *t, PyObject *mask) {
     if (!PyLong_Check(mask)) return PyErr_SetString(PyExc_TypeError, "a set of bytes is an int"), NO_MEMORY;
     PyObject *known = PyDict_GetItemWithError(t->masks, mask);
     if (known) return (int32_t)PyLong_AsLong(known);
@@ -123,13 +109,13 @@ static int32_t new_rule(Tables *t, PyObject *rule) {
     return append(&t->entries, &unbuilt, 1, sizeof unbuilt) ? no_memory() : made;
 }
 
-static int32_t rule_id(Tables *t, PyObject *rule) {
+INTERNAL int32_t rule_id(Tables *t, PyObject *rule) {
     PyObject *known = PyDict_GetItemWithError(t->rule_ids, rule);
     if (known) return (int32_t)PyLong_AsLong(known);
     return PyErr_Occurred() ? NO_MEMORY : new_rule(t, rule);
 }
 
-static int32_t reserve_edges(Tables *t, int32_t count) {
+INTERNAL int32_t reserve_edges(Tables *t, int32_t count) {
     int32_t offset = t->edges.size;
     if (reserve(&t->edges, count, sizeof(int32_t))) return no_memory();
     if (count) memset((int32_t *)t->edges.data + offset, 0, count * sizeof(int32_t));
@@ -137,7 +123,7 @@ static int32_t reserve_edges(Tables *t, int32_t count) {
     return offset;
 }
 
-static void free_tables(Tables *t) {
+INTERNAL void free_tables(Tables *t) {
     Array *arrays[] = {&t->nodes, &t->edges, &t->classes, &t->entries, &t->marks};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]->data);
     free_memo(&t->class_ids);

@@ -1,4 +1,11 @@
-/* States that the bytes ahead cannot tell apart are one: counts far from their bounds lose their value. */
+/* See canonical.h. */
+
+#include "canonical.h"
+#include "../automaton/closure.h"
+#include "../automaton/frames.h"
+#include "../automaton/states.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
 
 static int32_t canonical_count(Core *c, int32_t loop, int32_t count) {
     if (loop < 0 || count < 0 || NODE(loop).kind == PICK) return count; /* a list's count is a subset */

@@ -1,8 +1,13 @@
-/* Where every character of a family leads to one state. */
+/* See families.h. */
 
-enum { PLAIN = 1 }; /* the family of plain JSON text */
+#include "families.h"
+#include "../automaton/closure.h"
+#include "../automaton/thread_sets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "shift.h"
 
-static const Family *family(Core *c, int32_t i) { return &c->vocabulary.families[i]; }
+INTERNAL const Family *family(Core *c, int32_t i) { return &c->vocabulary.families[i]; }
 
 /* Whether any amount of plain text may come here, as the network promises. */
 API int32_t core_takes_plain(Core *c, int32_t state) {
@@ -12,7 +17,7 @@ API int32_t core_takes_plain(Core *c, int32_t state) {
 }
 
 /* Whether a byte of each spelling's first range can come at all. */
-static int may_begin(Core *c, int32_t state, const Family *f) {
+INTERNAL int may_begin(Core *c, int32_t state, const Family *f) {
     for (int32_t i = 0; i < f->spelled; i++)
         if (!has(&STATE(state).live, f->spellings[i * SPELLING + 1])) return 0;
     return 1;
@@ -42,7 +47,7 @@ static int32_t after_any(Core *c, int32_t state, const Family *f) {
 }
 
 /* The state after any character of a family; whether there is one is asked of the shifted state, once. */
-static int32_t onward(Core *c, int32_t state, int32_t number) {
+INTERNAL int32_t onward(Core *c, int32_t state, int32_t number) {
     const Family *f = family(c, number);
     int32_t alike = shifted(c, state);
     if (alike < 0) return alike;

@@ -1,12 +1,18 @@
-/* What states have in common wherever they are called from: the deepest frame that all threads of a state share is
- * taken for the bottom. The relative state allows what it allows by itself, and names the trie nodes where it may
- * return; only there does the caller matter. */
+/* See local.h. */
+
+#include "local.h"
+#include "../automaton/frames.h"
+#include "../automaton/states.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "families.h"
+#include "walk.h"
 
 enum { OPEN = -6, MOST_CHARS = 63, MOST_LOCAL_BYTES = 8 << 20, MOST_RAISED = 64 };
 
 /* The deepest frame under all threads of a state, as long as each frame rests on one only. A frame has a higher number
  * than those under it. */
-static int32_t common_frame(Core *c, int32_t state) {
+INTERNAL int32_t common_frame(Core *c, int32_t state) {
     const Thread *threads = &AT(c->threads, Thread, STATE(state).offset);
     int32_t found = STATE(state).final ? 0 : threads[0].frame;
     for (int32_t i = 1; i < STATE(state).length && found; i++)
@@ -16,7 +22,7 @@ static int32_t common_frame(Core *c, int32_t state) {
     return found;
 }
 
-/* How many frames lie between two. */
+/* How many frames are between two. */
 static int32_t rise(Core *c, int32_t frame, int32_t bottom) {
     int32_t found = 0;
     for (; frame != bottom; frame = NOTE(frame).under) found++;
@@ -35,7 +41,7 @@ static int32_t raised(Core *c, int32_t frame, int32_t bottom) {
 }
 
 /* The state with `bottom` as its bottom frame; as it is, and over the true bottom, where that is too far down. */
-static int32_t relative(Core *c, int32_t state, int32_t *bottom) {
+INTERNAL int32_t relative(Core *c, int32_t state, int32_t *bottom) {
     if (!*bottom) return state;
     c->kept.size = 0;
     for (int32_t i = 0; i < STATE(state).length; i++) {
@@ -58,7 +64,7 @@ static int32_t follow_family(Core *c, int32_t state, int32_t number, int32_t *af
     return 0;
 }
 
-static void drop_locals(Core *c) {
+INTERNAL void drop_locals(Core *c) {
     for (int32_t i = 0; i < c->locals.size; i++) {
         free(LOCAL(i).row);
         free(LOCAL(i).ends);
@@ -80,9 +86,9 @@ static int keep_local(Core *c, int32_t state, Local *l) {
 static int fill_local(Core *c, const int32_t *after, Local *l) {
     const Family *f = family(c, l->family);
     size_t words = c->vocabulary.words;
-    int32_t room = f->longest;
-    while (room && after[room] == DEAD) room--;
-    memcpy(l->row, f->rows + room * words, words * sizeof *l->row);
+    int32_t capacity = f->longest;
+    while (capacity && after[capacity] == DEAD) capacity--;
+    memcpy(l->row, f->rows + capacity * words, words * sizeof *l->row);
     c->ends.size = 0;
     int code = walk(c, &f->exits, after, 0, f->exits.size, l->row, l->root ? NULL : &c->ends);
     l->count = c->ends.size;
@@ -120,7 +126,7 @@ static int absorbs_more(Core *c, int32_t state, int32_t number) {
 /* The local mask of a state that takes all of a family alike: its number, DEAD where there is no such family, or
  * where the next state is the better one to begin with, or where it may return to a caller before it leaves the
  * family. */
-static int32_t local(Core *c, int32_t state, int32_t bottom) {
+INTERNAL int32_t local(Core *c, int32_t state, int32_t bottom) {
     int32_t after[MOST_CHARS + 1], known = STATE(state).local;
     if (known >= 0 && !(LOCAL(known).root && bottom)) return LOCAL(known).open && bottom ? DEAD : known;
     if (known == DEAD || (known == OPEN && bottom)) return DEAD;

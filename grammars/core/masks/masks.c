@@ -1,5 +1,16 @@
 /* Masks: of local rows and their callers, of a row that differs in little, or by a walk of the whole trie. */
 
+#include "../base/common.h"
+#include "../automaton/closure.h"
+#include "../automaton/thread_sets.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../base/work.h"
+#include "canonical.h"
+#include "families.h"
+#include "local.h"
+#include "walk.h"
+
 /* The state after a frame is popped. */
 static int32_t popped(Core *c, int32_t frame) {
     if (NOTE(frame).caller != UNKNOWN) return NOTE(frame).caller;
@@ -139,7 +150,7 @@ API int64_t core_mask(Core *c, int32_t state, uint32_t *out) {
     return core_digest(out, c->vocabulary.words);
 }
 
-/* The same for many states, each of its own core; a core may come more than once. They share the work that is allowed,
+/* The same for many states, each with its core; a core may come more than once. They share the work that is allowed,
  * of which `work` keeps what is left. */
 API void core_masks(Core *const *cores, const int32_t *states, uint32_t *const *outs, int64_t *digests, int32_t n,
                     int64_t *work, int32_t hasty) {

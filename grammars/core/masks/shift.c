@@ -1,8 +1,12 @@
-/* Counts are shifted together where one character cannot tell: all of a loop, if they are more than a character's
- * bytes away from its bounds. States that differ only so take the same families. */
+/* See shift.h. */
+
+#include "shift.h"
+#include "../automaton/frames.h"
+#include "../automaton/states.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
 
 enum { CHARACTER = 4, MOST_LOOPS = 8, MOST_DEEP = 16 };
-
 typedef struct { int32_t loop, least, most; } Span;
 typedef struct { Span span[MOST_LOOPS]; int32_t size; } Spans;
 
@@ -81,7 +85,7 @@ static int32_t make_shifted(Core *c, int32_t state) {
     return intern(c, STATE(state).final);
 }
 
-static int32_t shifted(Core *c, int32_t state) {
+INTERNAL int32_t shifted(Core *c, int32_t state) {
     if (STATE(state).shifted != UNKNOWN) return STATE(state).shifted;
     int32_t made = make_shifted(c, state);
     if (made >= 0) STATE(state).shifted = made;

@@ -1,6 +1,12 @@
-/* Walks of a token trie, depth first. */
+/* See walk.h. */
 
-static void set_ids(const Trie *t, int32_t from, int32_t to, uint32_t *out) {
+#include "walk.h"
+#include "../automaton/closure.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../base/work.h"
+
+INTERNAL void set_ids(const Trie *t, int32_t from, int32_t to, uint32_t *out) {
     for (int32_t k = t->node[from].first; k < t->node[to].first; k++) out[t->ids[k] >> 5] |= 1u << (t->ids[k] & 31);
 }
 
@@ -8,7 +14,7 @@ static void clear_ids(const Trie *t, int32_t from, int32_t to, uint32_t *out) {
     for (int32_t k = t->node[from].first; k < t->node[to].first; k++) out[t->ids[k] >> 5] &= ~(1u << (t->ids[k] & 31));
 }
 
-static int32_t step_known(Core *c, int32_t state, int byte) {
+INTERNAL int32_t step_known(Core *c, int32_t state, int byte) {
     const int32_t *row = STATE(state).row;
     int32_t target = row ? row[byte] : UNKNOWN;
     return target == UNKNOWN ? core_step(c, state, byte) : target;
@@ -17,13 +23,13 @@ static int32_t step_known(Core *c, int32_t state, int byte) {
 enum { LARGE = 4000, DENSE = 20, MOST_BRANCH_BYTES = 8 << 20 };
 
 /* Whether so many bytes may come that a walk would be long. */
-static int is_dense(Core *c, int32_t state) {
+INTERNAL int is_dense(Core *c, int32_t state) {
     int count = 0;
     for (int w = 0; w < CLASS_WORDS; w++) count += __builtin_popcount(STATE(state).live.word[w]);
     return count >= DENSE;
 }
 
-static void drop_branches(Core *c) {
+INTERNAL void drop_branches(Core *c) {
     for (int32_t i = 0; i < c->branches.size; i++) {
         free(AT(c->branches, Branch, i).row);
         free(AT(c->branches, Branch, i).ends);
@@ -66,8 +72,6 @@ static int keep_branch(Core *c, Branch b, int32_t state, const Array *ends, int3
     return 0;
 }
 
-static int walk(Core *, const Trie *, const int32_t *, int32_t, int32_t, uint32_t *, Array *);
-
 /* Walk a large subtree once for each state that reaches its node. */
 static int walk_branch(Core *c, const Trie *t, int32_t node, int32_t state, uint32_t *out, Array *ends) {
     const Branch *known = known_branch(c, t, node, state, ends != NULL);
@@ -85,7 +89,7 @@ static int walk_branch(Core *c, const Trie *t, int32_t node, int32_t state, uint
 /* Set the bits of the tokens that nodes `from` to `to` lead to. `c->path` holds the state of the node above `from`;
  * the states of the uppermost nodes may be given in `roots`, by their bytes. Where the bottom may be left, the node
  * goes to `ends`, and a token that ends there waits for the caller unless threads remain. */
-static int walk(Core *c, const Trie *t, const int32_t *roots, int32_t from, int32_t to, uint32_t *out, Array *ends) {
+INTERNAL int walk(Core *c, const Trie *t, const int32_t *roots, int32_t from, int32_t to, uint32_t *out, Array *ends) {
     int32_t *path = c->path;
     for (int32_t i = from; i < to;) {
         const TrieNode n = t->node[i];
@@ -113,7 +117,7 @@ static int walk(Core *c, const Trie *t, const int32_t *roots, int32_t from, int3
 }
 
 /* Walk a whole trie from a state. */
-static int walk_all(Core *c, const Trie *t, int32_t state, uint32_t *out) {
+INTERNAL int walk_all(Core *c, const Trie *t, int32_t state, uint32_t *out) {
     const Class live = STATE(state).live;
     c->path[0] = state;
     for (int w = 0; w < CLASS_WORDS; w++)
@@ -143,7 +147,7 @@ static int correct_between(Core *c, const Trie *t, int32_t from, int32_t to, uin
 }
 
 /* Make the row of `other` that of `state`: only where the two part is there anything to do. */
-static int correct(Core *c, int32_t state, int32_t other, uint32_t *out) {
+INTERNAL int correct(Core *c, int32_t state, int32_t other, uint32_t *out) {
     const Trie *t = &c->vocabulary.all;
     const Class left = STATE(state).live, right = STATE(other).live;
     c->path[0] = state;

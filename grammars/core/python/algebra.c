@@ -1,18 +1,24 @@
-/* What Python calls of `exprs.h` and `traverse.h`. */
+/* See algebra.h. */
 
-static PyObject *py_seq(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+#include "algebra.h"
+#include "../base/arguments.h"
+#include "../expressions/exprs.h"
+#include "../expressions/fields.h"
+#include "../expressions/traverse.h"
+
+INTERNAL PyObject *py_seq(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     return seq_of(args, count);
 }
 
-static PyObject *py_alt(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_alt(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     return alt_of(args, count);
 }
 
 static PyObject *truth(int found) { return found < 0 ? NULL : PyBool_FromLong(found); }
 
-static PyObject *py_nullable(PyObject *self, PyObject *expr) {
+INTERNAL PyObject *py_nullable(PyObject *self, PyObject *expr) {
     (void)self;
     return truth(is_nullable(expr, NULL));
 }
@@ -23,18 +29,18 @@ static PyObject *rules_of(PyObject *expr, int (*add)(PyObject *, PyObject *)) {
     return found;
 }
 
-static PyObject *py_calls(PyObject *self, PyObject *expr) {
+INTERNAL PyObject *py_calls(PyObject *self, PyObject *expr) {
     (void)self;
     return rules_of(expr, add_calls);
 }
 
-static PyObject *py_left_calls(PyObject *self, PyObject *expr) {
+INTERNAL PyObject *py_left_calls(PyObject *self, PyObject *expr) {
     (void)self;
     return rules_of(expr, add_left_calls);
 }
 
 /* substitute(expression, replace) */
-static PyObject *py_substitute(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_substitute(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     return check_count(count, 2) ? NULL : substituted(args[0], args[1]);
 }
@@ -48,19 +54,19 @@ static PyObject *held_of(PyObject *const *args, Py_ssize_t count, Holds holds) {
 }
 
 /* may_be_empty(expression, rules that may, bodies) */
-static PyObject *py_may_be_empty(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_may_be_empty(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     return held_of(args, count, may_be_empty);
 }
 
 /* may_end(expression, rules that may, bodies) */
-static PyObject *py_may_end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_may_end(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     return held_of(args, count, may_end);
 }
 
 /* size(expression, sizes of rules, the largest that counts) */
-static PyObject *py_size(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_size(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     int32_t most;
     if (check_count(count, 3) || as_bound(args[2], &most)) return NULL;

@@ -1,10 +1,12 @@
-/* The plain statements of Lark's syntax, which most grammars mostly have: names, strings, regexes, groups, counts of one
- * sign and aliases. `lark_syntax.py` and `lark_bodies.py` read all others, and say what all of them mean. Whatever is
- * not plain here, or wrong in any way, ends the reading at the start of its statement, so that all errors are found
- * there. */
+/* See lark.h. */
+
+#include "lark.h"
+#include "../base/arguments.h"
+#include "../expressions/exprs.h"
+#include "../expressions/fields.h"
+#include "../expressions/yield.h"
 
 enum { NOT_PLAIN = -2, MOST_NESTED = 100 };
-
 typedef enum { LARK_END, LARK_NAME, LARK_STRING, LARK_REGEX, LARK_NUMBER, LARK_SIGN, LARK_ALIAS, LARK_OTHER } TokenKind;
 
 typedef struct {
@@ -12,7 +14,7 @@ typedef struct {
     const void *data;
     int form; /* of the text's characters */
     Py_ssize_t length;
-    TokenKind kind; /* of the next token, which is not read yet, and lies from `at` to `end` */
+    TokenKind kind; /* of the next token, which is not read yet, and is from `at` to `end` */
     Py_ssize_t at, end;
     Py_UCS4 sign;
     int fresh, nested; /* whether it is the first on its line; open brackets */
@@ -20,7 +22,6 @@ typedef struct {
 } Lark;
 
 static Py_UCS4 lark_char(const Lark *k, Py_ssize_t at) { return at < k->length ? PyUnicode_READ(k->form, k->data, at) : 0; }
-
 static int is_letter(Py_UCS4 c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 static int is_digit(Py_UCS4 c) { return c >= '0' && c <= '9'; }
 static int is_blank(Py_UCS4 c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -49,7 +50,7 @@ static Py_ssize_t after_name(const Lark *k, Py_ssize_t at) {
     }
 }
 
-/* Behind the next `closing` on this line that no backslash escapes; -1 where there is none. */
+/* After the next `closing` on this line that no backslash escapes; -1 where there is none. */
 static Py_ssize_t after_closing(const Lark *k, Py_ssize_t at, Py_UCS4 closing) {
     for (; at < k->length && lark_char(k, at) != '\n'; at++) {
         if (lark_char(k, at) == closing) return at + 1;
@@ -85,7 +86,7 @@ static void read_sign(Lark *k, Py_UCS4 c) {
     else token_of(k, LARK_SIGN, plain ? k->at + 1 : -1);
 }
 
-/* Read the token at or behind a place; what is not plain is LARK_OTHER. */
+/* Read the token at or after a place; what is not plain is LARK_OTHER. */
 static void lark_next(Lark *k, Py_ssize_t from) {
     k->fresh = from == 0;
     k->at = after_blanks(k, from, &k->fresh);
@@ -110,7 +111,7 @@ static int takes_sign(Lark *k, Py_UCS4 sign) {
 
 static int body_ends(const Lark *k) { return !k->nested && k->fresh; }
 
-/* Errors are found once more, where they are told. */
+/* Errors are found once more, where they are reported. */
 static PyObject *not_plain(void) {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
     return NULL;
@@ -128,7 +129,7 @@ static PyObject *lark_known(const Lark *k, PyObject *spelled, Py_ssize_t at) {
 }
 
 /* The expression of a name, a string or a regex: a new reference as everywhere below, NULL where it is not plain. What
- * comes behind is read first: in front of a range or a template nothing may be taken for known. */
+ * comes after it is read first: before a range or a template nothing may be taken for known. */
 static PyObject *lark_atom(Lark *k) {
     const Py_ssize_t at = k->at, end = k->end;
     lark_next(k, end);
@@ -156,7 +157,7 @@ static PyObject *lark_group(Lark *k) {
     return found;
 }
 
-/* An item as often as the sign behind it says; takes the item over. */
+/* An item as often as the sign after it says; takes the item over. */
 static PyObject *lark_repeated(Lark *k, PyObject *item) {
     if (!item || body_ends(k) || k->kind != LARK_SIGN || (k->sign != '?' && k->sign != '*' && k->sign != '+')) return item;
     PyObject *least = PyLong_FromLong(k->sign == '+'), *most = k->sign == '?' ? PyLong_FromLong(1) : Py_NewRef(Py_None);
@@ -186,7 +187,7 @@ static int take_alias(Lark *k) {
 }
 
 static PyObject *lark_expansion(Lark *k) {
-    breathe();
+    yield_gil();
     PyObject *items = PyList_New(0), *found = NULL;
     int more = items ? item_begins(k) : NOT_PLAIN;
     while (more == 1) {
@@ -199,25 +200,25 @@ static PyObject *lark_expansion(Lark *k) {
     return found;
 }
 
-enum { MANY_WAYS = 8 }; /* from which `any_of` makes a trie of literals */
+enum { MANY_ALTERNATIVES = 8 }; /* from which `any_of` makes a trie of literals */
 
-static PyObject *lark_any_of(const Lark *k, PyObject *ways) {
-    if (PyList_GET_SIZE(ways) < MANY_WAYS) return row_made(ALT, ways);
-    return PyObject_CallFunctionObjArgs(k->any_of, ways, k->gap, NULL);
+static PyObject *lark_any_of(const Lark *k, PyObject *alternatives) {
+    if (PyList_GET_SIZE(alternatives) < MANY_ALTERNATIVES) return row_made(ALT, alternatives);
+    return PyObject_CallFunctionObjArgs(k->any_of, alternatives, k->gap, NULL);
 }
 
 static PyObject *lark_expansions(Lark *k) {
-    PyObject *ways = PyList_New(0), *found = NULL;
-    int more = ways != NULL;
+    PyObject *alternatives = PyList_New(0), *found = NULL;
+    int more = alternatives != NULL;
     while (more) {
-        PyObject *way = lark_expansion(k);
-        const int code = way ? PyList_Append(ways, way) : -1;
-        Py_XDECREF(way);
-        if (code) return Py_DECREF(ways), NULL;
+        PyObject *alternative = lark_expansion(k);
+        const int code = alternative ? PyList_Append(alternatives, alternative) : -1;
+        Py_XDECREF(alternative);
+        if (code) return Py_DECREF(alternatives), NULL;
         more = takes_sign(k, '|');
     }
-    if (ways && (k->kind != LARK_OTHER || body_ends(k))) found = lark_any_of(k, ways);
-    Py_XDECREF(ways);
+    if (alternatives && (k->kind != LARK_OTHER || body_ends(k))) found = lark_any_of(k, alternatives);
+    Py_XDECREF(alternatives);
     return found;
 }
 
@@ -240,24 +241,24 @@ static Py_ssize_t lark_head(Lark *k, Py_ssize_t *end) {
     return takes_sign(k, ':') ? at : NOT_PLAIN;
 }
 
-typedef struct { PyObject *of_rules, *of_terminals, *define, *gap; } LarkRooms;
+typedef struct { PyObject *of_rules, *of_terminals, *define, *gap; } LarkScopes;
 
 /* Read one statement and define what it says: 0, NOT_PLAIN, or -1 with an exception. */
-static int lark_statement(Lark *k, const LarkRooms *rooms) {
+static int lark_statement(Lark *k, const LarkScopes *scopes) {
     Py_ssize_t end = 0, at = lark_head(k, &end);
     if (at < 0) return NOT_PLAIN;
     const int in_rule = is_lower_name(k, at, end);
     k->nested = 0;
-    k->atoms = in_rule ? rooms->of_rules : rooms->of_terminals;
-    k->resolve = PyTuple_GET_ITEM(rooms->define, in_rule);
-    k->gap = in_rule ? rooms->gap : nothing_read;
+    k->atoms = in_rule ? scopes->of_rules : scopes->of_terminals;
+    k->resolve = PyTuple_GET_ITEM(scopes->define, in_rule);
+    k->gap = in_rule ? scopes->gap : nothing_read;
     PyObject *body = lark_expansions(k);
     if (!body || (!k->fresh && k->kind != LARK_END)) {
         Py_XDECREF(body);
         return not_plain(), PyErr_Occurred() ? -1 : NOT_PLAIN;
     }
     PyObject *name = PyUnicode_Substring(k->text, at, end);
-    PyObject *done = name ? PyObject_CallFunction(PyTuple_GET_ITEM(rooms->define, 2), "OnO", name, at, body) : NULL;
+    PyObject *done = name ? PyObject_CallFunction(PyTuple_GET_ITEM(scopes->define, 2), "OnO", name, at, body) : NULL;
     Py_XDECREF(name);
     Py_DECREF(body);
     Py_XDECREF(done);
@@ -266,20 +267,20 @@ static int lark_statement(Lark *k, const LarkRooms *rooms) {
 
 /* read_lark(text, at, (atoms of terminals, of rules), (resolve in terminals, in rules, define), any_of, gap): read plain
  * statements from a place on; where the first that is not plain begins. */
-static PyObject *py_read_lark(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+INTERNAL PyObject *py_read_lark(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     if (check_count(count, 6)) return NULL;
     if (!PyUnicode_Check(args[0]) || !PyTuple_Check(args[2]) || !PyTuple_Check(args[3]))
         return PyErr_SetString(PyExc_TypeError, "a text and two tuples belong here"), NULL;
     Lark k = {.text = args[0], .any_of = args[4], .data = PyUnicode_DATA(args[0]), .form = PyUnicode_KIND(args[0])};
-    const LarkRooms rooms = {PyTuple_GET_ITEM(args[2], 1), PyTuple_GET_ITEM(args[2], 0), args[3], args[5]};
+    const LarkScopes scopes = {PyTuple_GET_ITEM(args[2], 1), PyTuple_GET_ITEM(args[2], 0), args[3], args[5]};
     Py_ssize_t at = PyLong_AsSsize_t(args[1]);
     if (at < 0) return NULL;
     k.length = PyUnicode_GET_LENGTH(args[0]);
     lark_next(&k, at);
     for (int code = 0; k.kind != LARK_END && !code;) {
         at = k.at;
-        code = lark_statement(&k, &rooms);
+        code = lark_statement(&k, &scopes);
         if (code == -1) return NULL;
         if (code == NOT_PLAIN) return PyLong_FromSsize_t(at);
     }

@@ -1,14 +1,21 @@
 /* What Python calls without ctypes: a network's tables as a capsule. Their caller holds the grammar's lock. */
 
+#include "../base/common.h"
+#include "../automaton/core.h"
+#include "../base/arguments.h"
+#include "../base/arrays.h"
+#include "../base/types.h"
+#include "../expressions/exprs.h"
+#include "../expressions/fields.h"
+#include "../expressions/traverse.h"
+#include "../languages/language.h"
+#include "../lowering/lower.h"
+#include "../lowering/tables.h"
+#include "algebra.h"
+#include "lark.h"
+
 static void drop_tables(PyObject *capsule) { free_tables(PyCapsule_GetPointer(capsule, "tables")); }
-
 static Tables *tables_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, "tables"); }
-
-static int check_count(Py_ssize_t given, Py_ssize_t wanted) {
-    if (given == wanted) return 0;
-    PyErr_Format(PyExc_TypeError, "%zd arguments where %zd belong", given, wanted);
-    return -1;
-}
 
 /* learn(module): the classes and constants of expressions. */
 static PyObject *py_learn(PyObject *self, PyObject *module) {
@@ -82,7 +89,7 @@ static PyObject *py_read(PyObject *self, PyObject *const *args, Py_ssize_t count
 }
 
 static long long memo_bytes(const Memo *m) {
-    return m->keys.room * 4LL + m->entries.room * (long long)sizeof(Entry) + m->index.room * 4LL;
+    return m->keys.capacity * 4LL + m->entries.capacity * (long long)sizeof(Entry) + m->index.capacity * 4LL;
 }
 
 /* memory(tables): bytes held, the Python objects not counted. */
@@ -90,9 +97,9 @@ static PyObject *py_memory(PyObject *self, PyObject *capsule) {
     (void)self;
     const Tables *t = tables_of(capsule);
     if (!t) return NULL;
-    long long words = (long long)t->edges.room + t->entries.room + t->marks.room;
+    long long words = (long long)t->edges.capacity + t->entries.capacity + t->marks.capacity;
     return PyLong_FromLongLong((long long)sizeof *t + memo_bytes(&t->class_ids) + 4 * words +
-                               t->nodes.room * (long long)sizeof(Node) + t->classes.room * (long long)sizeof(Class));
+                               t->nodes.capacity * (long long)sizeof(Node) + t->classes.capacity * (long long)sizeof(Class));
 }
 
 /* extend(core's address, tables): `core_extend` from tables lowered here. */
@@ -107,15 +114,15 @@ static PyObject *py_extend(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
-#include "../languages/language.c"
-#include "../python/algebra.c"
-#include "../python/lark.c"
-
 #define FAST(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
-
 #define ONE(name) {#name, py_##name, METH_O, NULL}
 
 static PyMethodDef methods[] = {
     FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine), ONE(learn), ONE(memory),
     FAST(seq), FAST(alt), ONE(nullable), ONE(calls), ONE(left_calls), FAST(substitute), FAST(may_be_empty), FAST(may_end),
     FAST(size), FAST(read_lark), {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef module = {
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }
