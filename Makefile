@@ -8,7 +8,7 @@ READY   = $(VENV)/.ready
 # a path file for what reads packages and runs no import hook: pyright, Pylance, mypy
 SHOW    = 'import sys, sysconfig; open(sysconfig.get_path("purelib") + "/sgl_folders.pth", "w").write(sys.argv[1] + "\n")'
 
-SOURCES = pyproject.toml setup.py constraints.txt $(wildcard grammars/core/*.c grammars/core/*.h runtime/layers/*.c runtime/layers/*.h)
+SOURCES = pyproject.toml setup.py constraints.txt $(shell find grammars/core runtime/csrc -name '*.[ch]' -o -name '*.inc')
 
 .PHONY: setup demo test check docs bench tutorials types clean
 setup: $(READY) types

@@ -1,11 +1,10 @@
 """The C parts are optional: without a compiler Python and torch do the same work, more slowly."""
 
-from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = "runtime/layers/cpu"
+KERNELS = "runtime/csrc"
 NO_SYMBOLS = ["-g0"], ["-Wl,-s"]  # what the compiler and the linker are told: with debug information the kernels are five times as large
 
 
@@ -15,21 +14,26 @@ def packages() -> list[str]:
     return ["sgl", *sorted("sgl." + ".".join(folder.parts) for folder in found)]
 
 
+def sources(folder: str) -> list[str]:
+    """What a C part is made of: one file includes the others."""
+    return sorted(str(path) for path in Path(folder).rglob("*") if path.suffix in (".c", ".h", ".inc"))
+
+
 setup(
     packages=packages(),
     ext_modules=[
         Extension(
             "sgl.grammars._core",
-            ["grammars/core/core.c"],
-            depends=glob("grammars/core/*.h"),
+            ["grammars/core/all.c"],
+            depends=sources("grammars/core"),
             extra_compile_args=["-O3", *NO_SYMBOLS[0]],
             extra_link_args=NO_SYMBOLS[1],
             optional=True,
         ),
         Extension(
             "sgl.runtime.layers._cpu",
-            [f"{KERNELS}.c"],
-            depends=glob(f"{KERNELS}_*.h"),
+            [f"{KERNELS}/all.c"],
+            depends=sources(KERNELS),
             extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", *NO_SYMBOLS[0]],
             extra_link_args=["-pthread", *NO_SYMBOLS[1]],
             optional=True,

@@ -68,7 +68,7 @@ def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Graph
 
 
 def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, most: int | None = None) -> Expr:
-    """`combine` in Python without short cuts: the oracle of `core/product.h` and its fallback."""
+    """`combine` in Python without short cuts: the oracle of `core/languages/product.c` and its fallback."""
     terms = TermStore()
     start = tuple((terms.of(e),) for e in (*included, *excluded))
     return _Product(terms, len(included), least, most).graph(start)

@@ -86,7 +86,7 @@ class _LarkReader(LarkBodies):
         return self.table
 
     def _plain_statements(self) -> bool:
-        """Read what `core/lark.h` can read as `_statement` would; whether that is all of the text."""
+        """Read what `core/python/lark.c` can read as `_statement` would; whether that is all of the text."""
         core = extension() if self._compiled else None
         if core is not None:
             end = core.read_lark(self.source.text, self.tokens.next.at, self._atoms, self._hooks, any_of, self._gap)

@@ -68,7 +68,7 @@ class NetworkTables(Protocol):
 
 
 class RuleLowering:
-    """Lowers one rule from its end to its start; equal tails are shared. `core/lower.h` is the same in C."""
+    """Lowers one rule from its end to its start; equal tails are shared. `core/lowering` is the same in C."""
 
     def __init__(self, network: NetworkTables) -> None:
         self.network = network

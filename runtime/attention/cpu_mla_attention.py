@@ -1,6 +1,6 @@
-"""Attention over latent rows by the compiled CPU kernels (layers/cpu_latent.h), which read a row once for several heads.
+"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent.h), which read a row once for several heads.
 
-Which rows a query attends to, where that is chosen, is found by layers/cpu_choice.h.
+Which rows a query attends to, where that is chosen, is found by csrc/attention/topk_select.h.
 """
 
 from __future__ import annotations

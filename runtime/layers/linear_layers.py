@@ -113,7 +113,7 @@ class PackedLinear(Linear):
 
 
 class BlockedLinear(Linear):
-    """On a CPU: the compiled product (cpu_product.h), a row's bits the same in any batch.
+    """On a CPU: the compiled product (csrc/gemm/product.h), a row's bits the same in any batch.
 
     weight: in the product's blocks.  words: what the kernels read of the layer, the struct Weight.
     """
@@ -172,7 +172,7 @@ class BlockedLinear(Linear):
 
 
 def in_blocks(weight: Tensor) -> Tensor:
-    """weight [out, in] as cpu_product.h wants it, [out / BLOCK, in / group, BLOCK, group], filled up with zeros."""
+    """weight [out, in] as csrc/gemm/product.h wants it, [out / BLOCK, in / group, BLOCK, group], filled up with zeros."""
     outputs, inputs = weight.shape
     group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu_kernels.BLOCK)
     packed = weight.new_zeros(blocks, inputs // group, cpu_kernels.BLOCK, group)

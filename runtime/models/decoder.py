@@ -50,13 +50,13 @@ class Decoder:
 
     dtype: of weights, activations and KV; norms compute in float32.
     fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
-    torch and cpu.c.
+    torch and the compiled kernels.
     few_bits: what became of weights that were loaded so.
     loaded: what loading its weights took; None: they are random.
     kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot be used.
     expert_places: decides where experts lie; None: all on the device.
     adapted: runs the steps that have adapters, where the engine takes any.
-    step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with cpu.c; None: all run by torch.
+    step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with the compiled kernels; None: all run by torch.
     """
 
     few_bits: tuple[QuantizedLayerCount, ...] = ()

@@ -30,7 +30,7 @@ WHOLE_NUMBERS = {"int8": "VNNI", **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4"
 
 
 class LayerExecutorChoice(NamedTuple):
-    """Who computes something: "fused" (Triton), "compiled" (cpu.c), "torch".
+    """Who computes something: "fused" (Triton), "compiled" (csrc), "torch".
 
     why: it is not a faster one; None: this machine has none for this dtype.
     """

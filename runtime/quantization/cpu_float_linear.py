@@ -34,7 +34,7 @@ def supports(weight: QuantizedWeight) -> str | None:
 
 
 class FloatBlockedLinear(BlockedLinear):
-    """y = x W^T + b by the compiled product (cpu_float.h): x as it is, sums in float32 and one order, a row's bits the same in any batch."""
+    """y = x W^T + b by the compiled product (csrc/quantized/floats.c): x as it is, sums in float32 and one order, a row's bits the same in any batch."""
 
     __slots__ = ("_grouping", "factor", "order", "table")
 

@@ -172,7 +172,7 @@ class CpuBlockLayout(NamedTuple):
 
 
 class _CpuBlockPacker:
-    """A weight's parts as the blocks of cpu_int4.h have them."""
+    """A weight's parts as the blocks of csrc/quantized/grouping.h have them."""
 
     def __init__(self, weight: QuantizedWeight) -> None:
         self.weight, inputs = weight, weight.shape[1]

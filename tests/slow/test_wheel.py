@@ -77,8 +77,9 @@ def test_what_the_distributions_hold(built):
     for name in ("sgl/py.typed", "sgl/lang/report/page.html", "sgl/lang/report/main.js", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json", "sgl/runtime/nano/adapters/listings/adapter_model.safetensors"):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
-    for name in ("grammars/core/core.c", "grammars/core/types.h", "runtime/layers/cpu.c", "constraints.txt"):
+    for name in ("grammars/core/all.c", "grammars/core/base/types.h", "runtime/csrc/all.c", "constraints.txt"):
         assert any(found.endswith(name) for found in sdist)
-    for header in (ROOT / "runtime" / "layers").glob("cpu_*.h"):
-        assert any(found.endswith(f"runtime/layers/{header.name}") for found in sdist)
+    for source in (path for folder in ("runtime/csrc", "grammars/core") for path in (ROOT / folder).rglob("*") if path.suffix in (".c", ".h", ".inc")):
+        assert any(found.endswith(source.relative_to(ROOT).as_posix()) for found in sdist)
+    assert not any("csrc" in name or name.endswith((".c", ".h", ".inc")) for name in wheel)
     assert not any("/tests/" in name for name in wheel)

@@ -1,4 +1,4 @@
-"""The C kernels of layers with states (cpu_recurrent.h): a token after the other, on a CPU. Torch's operations are their oracle.
+"""The C kernels of layers with states (csrc/recurrent/recurrent.h): a token after the other, on a CPU. Torch's operations are their oracle.
 
 A slot may be read and written by the same sequence; what one writes no other may read in the same call. The bits of a token depend
 neither on where its sequence is cut nor on the others.

@@ -1,4 +1,4 @@
-"""The struct Experts of the compiled kernels (layers/cpu_routing.h), of a sealed mixture; and the call that computes it."""
+"""The struct Experts of the compiled kernels (csrc/experts/experts.h), of a sealed mixture; and the call that computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of a step, neighbours in one call of the compiled kernels (layers/cpu_step.h), on a CPU.
+"""Layers of a step, neighbours in one call of the compiled kernels (csrc/step/step.inc), on a CPU.
 
 They round where the layers in torch round, which are their oracle: set `Decoder.step` to None, and those run.
 Embedding and head are inside the call where they stand beside such layers and are plain.

@@ -1,0 +1,43 @@
+/* The core of the grammars as one translation unit, which is what the build compiles: see README.md. */
+
+#define SGL_ALL
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "base/arguments.c"
+#include "base/arrays.c"
+#include "base/work.c"
+#include "automaton/thread_sets.c"
+#include "automaton/frames.c"
+#include "automaton/states.c"
+#include "automaton/subsets.c"
+#include "automaton/flat_sets.c"
+#include "automaton/closure.c"
+#include "masks/canonical.c"
+#include "masks/walk.c"
+#include "masks/shift.c"
+#include "masks/families.c"
+#include "masks/local.c"
+#include "masks/masks.c"
+#include "automaton/memory.c"
+#include "automaton/export.c"
+#include "automaton/core.c"
+#include "expressions/yield.c"
+#include "expressions/stack_limit.c"
+#include "lowering/tables.c"
+#include "expressions/fields.c"
+#include "expressions/gc_untrack.c"
+#include "expressions/exprs.c"
+#include "expressions/traverse.c"
+#include "lowering/lowering.c"
+#include "lowering/lower_chars.c"
+#include "lowering/lower_tries.c"
+#include "lowering/lower_lists.c"
+#include "lowering/lower.c"
+#include "languages/terms.c"
+#include "languages/product.c"
+#include "languages/language.c"
+#include "python/algebra.c"
+#include "python/lark.c"
+#include "python/module.c"

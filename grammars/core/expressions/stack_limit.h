@@ -1,0 +1,9 @@
+/* What walks down an expression stops with an error before the stack of its thread, which may be a small one, is full. */
+#ifndef SGL_CORE_EXPRESSIONS_STACK_LIMIT_H
+#define SGL_CORE_EXPRESSIONS_STACK_LIMIT_H
+
+#include "../base/common.h"
+
+INTERNAL int check_stack(void);
+
+#endif
