@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from house_imports import FLOORS, Import, circle, imports, modules
+from house_imports import FLOORS, Import, circle, circles, imports, modules
 from house_rooms import LOOSE, ROOMS, Rows
 
 ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 600
+MOST_TYPING_CIRCLES = 15  # of files, where imports under TYPE_CHECKING count too
 FORBIDDEN = {
     "sgl": {"torch", "transformers"},
     "lang": {"torch", "transformers"},
@@ -84,6 +85,13 @@ def rooms(root: Path, table: dict[str, Rows]) -> Iterator[str]:
             yield f"a circle of files: {' -> '.join(ring)}"
 
 
+def typing_circles(found: list[list[str]], most: int = MOST_TYPING_CIRCLES) -> Iterator[str]:
+    """Circles of files that only type checkers see: a type is in the wrong file, or a Protocol is missing."""
+    if len(found) > most:
+        yield f"{len(found)} circles of files that only type checkers see; at most {most}:"
+        yield from (f"    {' '.join(group)}" for group in found)
+
+
 def path_read(root: Path) -> list[Path]:
     """The files of the guided path, in its order."""
     page = root / READING
@@ -131,9 +139,10 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
 
 
 def main(root: Path = ROOT) -> int:
-    problems = [*sizes(root), *rooms(root, ROOMS), *reading(root)]
+    rings = circles(imports(root))
+    problems = [*sizes(root), *rooms(root, ROOMS), *typing_circles(rings), *reading(root)]
     counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
-    told = f"rooms: {counted} · arrows: all downwards, no circles · {READING}: {len(path_read(root))} files, {lines_read(root)} lines"
+    told = f"rooms: {counted} · arrows: all downwards, no circles, {len(rings)} for type checkers · {READING}: {len(path_read(root))} files, {lines_read(root)} lines"
     print("\n".join(problems) or told)
     return 1 if problems else 0
 

@@ -83,3 +83,27 @@ def circle(edges: list[Import]) -> list[str]:
     except CycleError as error:
         return list(reversed(error.args[1]))
     return []
+
+
+def circles(edges: list[Import]) -> list[list[str]]:
+    """The groups of modules that all lead to each other (strongly connected components), imports for typing counted."""
+    graph: dict[str, set[str]] = {}
+    for edge in edges:
+        if edge.source != edge.target and not edge.foreign:
+            graph.setdefault(edge.source, set()).add(edge.target)
+    while ends := [module for module, targets in graph.items() if targets.isdisjoint(graph)]:
+        for module in ends:
+            del graph[module]
+    reached = {module: _reached(module, graph) for module in graph}
+    groups = {frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def _reached(start: str, graph: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    open_ = [start]
+    while open_:
+        following = (graph[open_.pop()] & graph.keys()) - found
+        found |= following
+        open_ += following
+    return found

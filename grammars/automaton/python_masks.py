@@ -8,8 +8,8 @@ the text may return to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from sgl.grammars.tokens.character_families import MOST_CHARS, PLAIN, CharacterF
 from sgl.grammars.tokens.token_trie import TokenTrie
 
 if TYPE_CHECKING:
-    from sgl.grammars.automaton.state_closure import Thread
-    from sgl.grammars.automaton.python_core import PythonCore
+    from sgl.grammars.automaton.state_closure import InternTables, Thread
+    from sgl.grammars.network.transition_network import TransitionNetwork
+    from sgl.grammars.tokens.vocabulary import Vocabulary
 
 DEAD, UNKNOWN = -1, -5
 CHARACTER = 4
@@ -31,6 +32,24 @@ MOST_TRIES = 4
 DENSE = 20
 MOST_DEEP = 16
 PRINTABLE = range(0x20, 0x7F)
+
+
+class Core(Protocol):
+    """What a PythonMaskMaker asks of its core: a PythonCore."""
+
+    network: TransitionNetwork
+    vocabulary: Vocabulary
+    registers: InternTables
+    states: list[tuple[tuple[Thread, ...], bool]]
+    wanted: int
+
+    def step(self, state: int, byte: int) -> int: ...
+    def live(self, state: int) -> int: ...
+    def takes_plain(self, state: int) -> bool: ...
+    def accepting(self, state: int) -> bool: ...
+    def frame(self, index: int) -> list[Thread]: ...
+    def closure(self, seeds: list[Thread]) -> int: ...
+    def intern(self, threads: Iterable[Thread], final: bool) -> int: ...
 
 
 class LocalMask(NamedTuple):
@@ -48,7 +67,7 @@ class LocalMask(NamedTuple):
 class PythonMaskMaker:
     """Fills mask rows for one core; remembers what states have in common wherever they are called from."""
 
-    def __init__(self, core: PythonCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._vocabulary = core.vocabulary
         self._locals: dict[int, LocalMask | None] = {}

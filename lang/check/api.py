@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .problem import RULES, Problem
-from .source import Source, notebook_source, read_source
+from .source_text import SourceText, notebook_source, read_source
 
 if TYPE_CHECKING:
     from ..function import SglFunction
@@ -22,7 +22,7 @@ def check_source(text: str, path: str = "<string>") -> list[Problem]:
     Nothing is imported and nothing runs. Raises ValueError for a notebook that is none, and for
     expressions nested too deeply.
     """
-    return _check(notebook_source(path, text) if path.endswith(".ipynb") else Source(path, text))
+    return _check(notebook_source(path, text) if path.endswith(".ipynb") else SourceText(path, text))
 
 
 def check_path(path: str | Path) -> list[Problem]:
@@ -45,7 +45,7 @@ def check_program(program: SglFunction) -> list[Problem]:
     text = textwrap.dedent("".join(lines))
     return [
         replace(problem, line=problem.line + first - 1)
-        for problem in _check(Source(path, "from sgl import *; import sgl\n" + text))
+        for problem in _check(SourceText(path, "from sgl import *; import sgl\n" + text))
         if problem.line > 1
     ]
 
@@ -65,9 +65,9 @@ def files_of(paths: Iterable[str | Path]) -> Iterator[Path]:
 TOO_DEEP = (RecursionError, MemoryError)  # Python's parser calls its full stack a lack of memory
 
 
-def _check(source: Source) -> list[Problem]:
+def _check(source: SourceText) -> list[Problem]:
     from .checker import Checker
-    from .names import Names
+    from .module_names import ModuleNames
 
     if "sgl" not in source.text:
         return _syntax_only(source)
@@ -76,14 +76,14 @@ def _check(source: Source) -> list[Problem]:
     except (SyntaxError, ValueError, *TOO_DEEP) as error:
         return [_syntax_problem(source, error)]
     try:
-        names = Names(tree)
+        names = ModuleNames(tree)
         found = Checker(tree, names, source.is_remote).run() if names.uses_sgl else []
     except TOO_DEEP as error:
         return [_syntax_problem(source, error)]
     return [_placed(source, problem) for problem in found if not source.ignores(problem.line, problem.rule)]
 
 
-def _syntax_only(source: Source) -> list[Problem]:
+def _syntax_only(source: SourceText) -> list[Problem]:
     try:
         source.parse()
     except (SyntaxError, ValueError, *TOO_DEEP) as error:
@@ -91,15 +91,19 @@ def _syntax_only(source: Source) -> list[Problem]:
     return []
 
 
-def _syntax_problem(source: Source, error: Exception) -> Problem:
+def _syntax_problem(source: SourceText, error: Exception) -> Problem:
     line = getattr(error, "lineno", None) or 1
     column = getattr(error, "offset", None) or 1
     deep = isinstance(error, TOO_DEEP)
-    message = "is nested too deeply to be checked; part the expression" if deep else f"cannot be parsed: {getattr(error, 'msg', None) or error}"
+    message = (
+        "is nested too deeply to be checked; part the expression"
+        if deep
+        else f"cannot be parsed: {getattr(error, 'msg', None) or error}"
+    )
     return _placed(source, Problem("", line, max(column, 1), "SGL001", RULES["SGL001"].severity, message))
 
 
-def _placed(source: Source, problem: Problem) -> Problem:
+def _placed(source: SourceText, problem: Problem) -> Problem:
     cell, line = source.place(problem.line)
     text = source.line(problem.line)
     column = len(text.encode()[: problem.column - 1].decode(errors="ignore")) + 1

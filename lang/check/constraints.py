@@ -8,21 +8,21 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import BadValueError
 from ..sampling.options import DTYPE_REGEXES, make_options, schema_text
+from .abstract_values import Const, Unknown, Value
+from .context import CheckContext
 from .problem import Severity
-from .values import Const, Unknown, Value
-
-if TYPE_CHECKING:
-    from .checker import Checker
 
 MOST_STATES = 3_000  # of the search for a stop string; beyond it nothing is said
 _LABELS = {"regex": "SGL501", "json_schema": "SGL502", "ebnf": "SGL503"}
 
 
-def check(c: Checker, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
+def check_constraints(
+    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+) -> None:
     """The constraints of one gen."""
     _check_dtype(c, given, places, node)
     _check_one(c, given, places, node)
@@ -37,7 +37,7 @@ def check(c: Checker, given: Mapping[str, Value], places: Mapping[str, ast.AST],
 
 
 def _check_dtype(
-    c: Checker, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
 ) -> None:
     value = given.get("dtype")
     if isinstance(value, Const) and isinstance(value.value, str):
@@ -47,7 +47,9 @@ def _check_dtype(
             c.report("SGL402", places.get("dtype", node), str(error))
 
 
-def _check_one(c: Checker, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
+def _check_one(
+    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+) -> None:
     present = [name for name in ("type", "dtype", *_LABELS) if _is_given(given.get(name))]
     if "dtype" in present and "regex" in present:
         c.report(
@@ -145,7 +147,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _check_stops(
-    c: Checker, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
 ) -> None:
     found = _constraint(given)
     stop = given.get("stop")
@@ -208,7 +210,7 @@ def _steps(automaton: Any, state: int) -> Iterable[tuple[int, int]]:
 
 
 def _matched(wanted: bytes, matched: int, byte: int) -> int:
-    """How much of `wanted` stands at the end after one more byte."""
+    """How many bytes of `wanted` the text ends with after one more byte."""
     tail = wanted[:matched] + bytes((byte,))
     for start in range(len(tail) + 1):
         if wanted.startswith(tail[start:]):

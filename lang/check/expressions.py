@@ -5,105 +5,120 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from . import calls, states
-from .facts import Env
-from .items import any_item, element, iterated
-from .operators import check_equal, check_number, combine, is_number
-from .values import (
+from . import calls, program_calls, state_operations
+from .abstract_values import (
     ANY,
     GENERATED,
     PLAIN,
-    Choice,
+    BoundMethod,
     Const,
     Coroutine,
-    Dict,
+    ForkGroup,
     Function,
-    Group,
-    Many,
-    Method,
-    Module,
-    State,
-    Text,
+    ImportedModule,
+    KnownKeys,
+    ListValue,
+    OneOf,
+    PublicName,
+    StateRef,
+    TextPattern,
     Unknown,
     Value,
-    Word,
-    either,
+    any_element,
+    any_item,
     is_generated,
     is_plain,
+    known_items,
+    one_of,
     options_of,
 )
+from .context import CheckContext
+from .environment import Env, escape
+from .operators import check_equal, check_number, combine, is_number
 
-if TYPE_CHECKING:
-    from .checker import Checker
-
-Rule = Callable[["Checker", Any, Env], Value]
+Visitor = Callable[[CheckContext, Any, Env], Value]
 _TYPES = {
     name: getattr(builtins, name) for name in ("int", "float", "str", "bool", "list", "dict", "tuple", "set")
 }
 
 
-def evaluate(c: Checker, node: ast.AST | None, env: Env) -> Value:
+def evaluate(c: CheckContext, node: ast.AST | None, env: Env) -> Value:
     """What the expression may be at this place; reports what is wrong in it."""
     if node is None:
         return Const(None)
-    rule = _RULES.get(type(node))
-    if rule is not None:
-        return rule(c, node, env)
+    visitor = _VISITORS.get(type(node))
+    if visitor is not None:
+        return visitor(c, node, env)
     values = [evaluate(c, child, env) for child in ast.iter_child_nodes(node)]
     return GENERATED if any(map(is_generated, values)) else PLAIN
 
 
-def _constant(c: Checker, node: ast.Constant, env: Env) -> Value:
+def _constant(c: CheckContext, node: ast.Constant, env: Env) -> Value:
     return Const(node.value)
 
 
-def _name(c: Checker, node: ast.Name, env: Env) -> Value:
+def _name(c: CheckContext, node: ast.Name, env: Env) -> Value:
     if node.id in env.names:
-        c.note_parameter(node, env)
+        _check_parameter(c, node, env)
         value = env.names[node.id]
         return value if node.id not in c.names.shared else PLAIN if is_plain(value) else ANY
-    if (found := c.globals.get(node.id)) is not None:
+    if (found := c.global_value(node.id)) is not None:
         return found
     if node.id in _TYPES and node.id not in c.assigned:
         return Const(_TYPES[node.id])
-    return ANY if node.id in c.assigned or c.stars else PLAIN
+    return ANY if node.id in c.assigned or c.has_star_import else PLAIN
 
 
-def _attribute(c: Checker, node: ast.Attribute, env: Env) -> Value:
+def _check_parameter(c: CheckContext, node: ast.Name, env: Env) -> None:
+    """A parameter is read whose name a gen has taken."""
+    here = c.calls[-1] if c.calls else None
+    if here is None or here.state is None or not c.append_depth or node.id not in here.parameters:
+        return
+    bound = env.facts[here.state].find(node.id) if here.state in env.facts else None
+    if bound is not None and bound.kind in ("gen", "select"):
+        line = getattr(bound.place, "lineno", 0)
+        c.report(
+            "SGL104", node,
+            f"{node.id!r} is the parameter here, not the text of the gen in line {line}; write s[{node.id!r}] if you "
+            "mean that text, otherwise rename one of them",
+        )  # fmt: skip
+
+
+def _attribute(c: CheckContext, node: ast.Attribute, env: Env) -> Value:
     owner = evaluate(c, node.value, env)
-    if isinstance(owner, Module):
+    if isinstance(owner, ImportedModule):
         return _member(owner, node.attr)
-    if isinstance(owner, State):
-        return states.attribute(c, owner, node, env)
+    if isinstance(owner, StateRef):
+        return state_operations.attribute(c, owner, node, env)
     if isinstance(owner, Function):
-        c.note_undecorated(owner, node)
-    if isinstance(owner, Function | Group | Many | Choice | Const | Text):
-        return Method(owner, node.attr)
+        program_calls.check_decorated(c, owner, node)
+    if isinstance(owner, Function | ForkGroup | ListValue | OneOf | Const | TextPattern):
+        return BoundMethod(owner, node.attr)
     if is_generated(owner):
         return GENERATED
     return owner if isinstance(owner, Unknown) and node.attr != "call" else ANY  # a toolbox's call
 
 
-def _member(module: Module, name: str) -> Value:
+def _member(module: ImportedModule, name: str) -> Value:
     if module.is_sgl:
-        return Word(name)
-    return Module(f"{module.name}.{name}")
+        return PublicName(name)
+    return ImportedModule(f"{module.name}.{name}")
 
 
-def _subscript(c: Checker, node: ast.Subscript, env: Env) -> Value:
+def _subscript(c: CheckContext, node: ast.Subscript, env: Env) -> Value:
     owner, key = evaluate(c, node.value, env), evaluate(c, node.slice, env)
-    if isinstance(owner, State):
-        return states.read(c, owner, key, node, env, blocking=True)
-    return either(_item(option, key, node) for option in options_of(owner))
+    if isinstance(owner, StateRef):
+        return state_operations.read(c, owner, key, node, env, blocking=True)
+    return one_of(_item(option, key, node) for option in options_of(owner))
 
 
 def _item(owner: Value, key: Value, node: ast.Subscript) -> Value:
-    if isinstance(owner, Group):
+    if isinstance(owner, ForkGroup):
         return _child(owner, key, node)
-    if isinstance(owner, Many):
+    if isinstance(owner, ListValue):
         return _element(owner, key, node)
     if isinstance(owner, Const) and isinstance(key, Const):
         try:
@@ -117,21 +132,21 @@ def _item(owner: Value, key: Value, node: ast.Subscript) -> Value:
     return PLAIN if is_plain(owner) else ANY
 
 
-def _child(group: Group, key: Value, node: ast.Subscript) -> Value:
+def _child(group: ForkGroup, key: Value, node: ast.Subscript) -> Value:
     if isinstance(node.slice, ast.Slice):
-        return Many(tuple(State((number,)) for number in group.children), complete=False)
+        return ListValue(tuple(StateRef((number,)) for number in group.children), complete=False)
     if (
         isinstance(key, Const)
         and isinstance(key.value, int)
         and -len(group.children) <= key.value < len(group.children)
     ):
-        return State((group.children[key.value],))
-    return State(group.children)
+        return StateRef((group.children[key.value],))
+    return StateRef(group.children)
 
 
-def _element(many: Many, key: Value, node: ast.Subscript) -> Value:
+def _element(many: ListValue, key: Value, node: ast.Subscript) -> Value:
     if isinstance(node.slice, ast.Slice):
-        return Many(many.items, complete=False)
+        return ListValue(many.items, complete=False)
     if (
         many.complete
         and isinstance(key, Const)
@@ -142,7 +157,7 @@ def _element(many: Many, key: Value, node: ast.Subscript) -> Value:
     return any_item(many)
 
 
-def _joined_text(c: Checker, node: ast.JoinedStr, env: Env) -> Value:
+def _joined_text(c: CheckContext, node: ast.JoinedStr, env: Env) -> Value:
     patterns, text = "", ""
     whole = True
     generated = False
@@ -153,13 +168,13 @@ def _joined_text(c: Checker, node: ast.JoinedStr, env: Env) -> Value:
             text, patterns = text + value.value, patterns + re.escape(value.value)
         else:
             whole = False
-            patterns += value.pattern if isinstance(value, Text) else ".*"
+            patterns += value.pattern if isinstance(value, TextPattern) else ".*"
     if whole:
         return Const(text)
-    return GENERATED if generated else Text(patterns)
+    return GENERATED if generated else TextPattern(patterns)
 
 
-def _formatted(c: Checker, node: ast.FormattedValue, env: Env) -> Value:
+def _formatted(c: CheckContext, node: ast.FormattedValue, env: Env) -> Value:
     value = evaluate(c, node.value, env)
     if node.format_spec is not None:
         evaluate(c, node.format_spec, env)
@@ -172,15 +187,15 @@ def _formatted(c: Checker, node: ast.FormattedValue, env: Env) -> Value:
         and not node.format_spec
     ):
         return Const(str(value.value))
-    return value if isinstance(value, Text) or is_generated(value) else PLAIN
+    return value if isinstance(value, TextPattern) or is_generated(value) else PLAIN
 
 
-def _binary(c: Checker, node: ast.BinOp, env: Env) -> Value:
+def _binary(c: CheckContext, node: ast.BinOp, env: Env) -> Value:
     left, right = evaluate(c, node.left, env), evaluate(c, node.right, env)
     return combine(c, node, node.op, left, right)
 
 
-def _compare(c: Checker, node: ast.Compare, env: Env) -> Value:
+def _compare(c: CheckContext, node: ast.Compare, env: Env) -> Value:
     left = evaluate(c, node.left, env)
     generated = is_generated(left)
     for op, item in zip(node.ops, node.comparators, strict=True):
@@ -188,8 +203,8 @@ def _compare(c: Checker, node: ast.Compare, env: Env) -> Value:
         generated |= is_generated(right)
         for side in (left, right):
             c.check_awaited(side, node)
-        if isinstance(op, ast.In | ast.NotIn) and isinstance(right, State):
-            states.allow(right, left, node, env)
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(right, StateRef):
+            state_operations.allow_missing(right, left, node, env)
         if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             check_number(c, node, left, right)
         elif isinstance(op, ast.Eq | ast.NotEq):
@@ -208,15 +223,15 @@ def _decided(op: ast.cmpop, left: Value, right: Value) -> bool | None:
     return None
 
 
-def _boolean(c: Checker, node: ast.BoolOp, env: Env) -> Value:
+def _boolean(c: CheckContext, node: ast.BoolOp, env: Env) -> Value:
     first, *rest = node.values
     values = [evaluate(c, first, env)]
     for item in rest:
-        values.append(c.under(first, item, env))
-    return either(values)
+        values.append(c.value_under(first, item, env))
+    return one_of(values)
 
 
-def _unary(c: Checker, node: ast.UnaryOp, env: Env) -> Value:
+def _unary(c: CheckContext, node: ast.UnaryOp, env: Env) -> Value:
     value = evaluate(c, node.operand, env)
     if isinstance(node.op, ast.USub) and is_number(value):
         assert isinstance(value, Const)
@@ -224,12 +239,12 @@ def _unary(c: Checker, node: ast.UnaryOp, env: Env) -> Value:
     return GENERATED if is_generated(value) else PLAIN
 
 
-def _conditional(c: Checker, node: ast.IfExp, env: Env) -> Value:
+def _conditional(c: CheckContext, node: ast.IfExp, env: Env) -> Value:
     evaluate(c, node.test, env)
-    return either([c.under(node.test, node.body, env), c.under(node.test, node.orelse, env)])
+    return one_of([c.value_under(node.test, node.body, env), c.value_under(node.test, node.orelse, env)])
 
 
-def _sequence(c: Checker, node: ast.List | ast.Tuple, env: Env) -> Value:
+def _sequence(c: CheckContext, node: ast.List | ast.Tuple, env: Env) -> Value:
     values: list[Value] = []
     complete = True
     for item in node.elts:
@@ -242,24 +257,28 @@ def _sequence(c: Checker, node: ast.List | ast.Tuple, env: Env) -> Value:
     constants = [value.value for value in values if isinstance(value, Const)]
     if complete and len(constants) == len(values):
         return Const(tuple(constants) if is_tuple else constants)
-    return Many(tuple(values), complete, is_tuple)
+    return ListValue(tuple(values), complete, is_tuple)
 
 
 def _starred(value: Value) -> list[Value]:
-    return list(value.items) if isinstance(value, Many) else [value if isinstance(value, Unknown) else PLAIN]
+    return (
+        list(value.items)
+        if isinstance(value, ListValue)
+        else [value if isinstance(value, Unknown) else PLAIN]
+    )
 
 
-def _dict(c: Checker, node: ast.Dict, env: Env) -> Value:
+def _dict(c: CheckContext, node: ast.Dict, env: Env) -> Value:
     keys = [None if key is None else evaluate(c, key, env) for key in node.keys]
     values = [evaluate(c, value, env) for value in node.values]
     if not all(map(is_plain, values)):
-        c.escape(values, env)
+        escape(values, env)
     if not all(isinstance(key, Const) and _hashable(key.value) for key in keys):
         return PLAIN if all(map(is_plain, values)) else ANY
     names = [key.value for key in keys if isinstance(key, Const)]
     if all(isinstance(value, Const) for value in values):
         return Const(dict(zip(names, (v.value for v in values if isinstance(v, Const)), strict=True)))
-    return Dict(tuple(names)) if all(map(is_plain, values)) else ANY
+    return KnownKeys(tuple(names)) if all(map(is_plain, values)) else ANY
 
 
 def _hashable(key: Any) -> bool:
@@ -270,7 +289,7 @@ def _hashable(key: Any) -> bool:
     return True
 
 
-def _comprehension(c: Checker, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, env: Env) -> Value:
+def _comprehension(c: CheckContext, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, env: Env) -> Value:
     inner = env.copy()
     values, complete = _generated_items(c, node.generators, node.elt, inner)
     names = env.names
@@ -279,76 +298,72 @@ def _comprehension(c: Checker, node: ast.ListComp | ast.GeneratorExp | ast.SetCo
     constants = [value.value for value in values if isinstance(value, Const)]
     if complete and len(constants) == len(values):
         return Const(constants)
-    return Many(tuple(values), complete)
+    return ListValue(tuple(values), complete)
 
 
 def _generated_items(
-    c: Checker, generators: list[ast.comprehension], elt: ast.expr, env: Env
+    c: CheckContext, generators: list[ast.comprehension], elt: ast.expr, env: Env
 ) -> tuple[list[Value], bool]:
     if not generators:
         return [evaluate(c, elt, env)], True
     first, *rest = generators
     source = evaluate(c, first.iter, env)
-    items = iterated(source)
+    items = known_items(source)
     complete = items is not None and not first.ifs
     values: list[Value] = []
-    for item in items if items is not None else [element(source)]:
+    for item in items if items is not None else [any_element(source)]:
         c.bind(first.target, item, env)
         for test in first.ifs:
             evaluate(c, test, env)
-        before = c.repeated
-        c.repeated = before or items is None
+        before = c.in_repetition
+        c.in_repetition = before or items is None
         found, whole = _generated_items(c, rest, elt, env)
-        c.repeated = before
+        c.in_repetition = before
         values += found
         complete = complete and whole
     return values, complete
 
 
-def _dict_comprehension(c: Checker, node: ast.DictComp, env: Env) -> Value:
+def _dict_comprehension(c: CheckContext, node: ast.DictComp, env: Env) -> Value:
     pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
     values, _ = _generated_items(c, node.generators, pair, env.copy())
-    c.escape(values, env)
+    escape(values, env)
     return PLAIN if all(map(is_plain, values)) else ANY
 
 
-def _lambda(c: Checker, node: ast.Lambda, env: Env) -> Value:
+def _lambda(c: CheckContext, node: ast.Lambda, env: Env) -> Value:
     return Function(node, closure=env.names)
 
 
-def _await(c: Checker, node: ast.Await, env: Env) -> Value:
+def _await(c: CheckContext, node: ast.Await, env: Env) -> Value:
     value = evaluate(c, node.value, env)
     return value.inner if isinstance(value, Coroutine) else value
 
 
-def _walrus(c: Checker, node: ast.NamedExpr, env: Env) -> Value:
+def _walrus(c: CheckContext, node: ast.NamedExpr, env: Env) -> Value:
     value = evaluate(c, node.value, env)
     c.bind(node.target, value, env)
     return value
 
 
-def _yield(c: Checker, node: ast.Yield | ast.YieldFrom, env: Env) -> Value:
+def _yield(c: CheckContext, node: ast.Yield | ast.YieldFrom, env: Env) -> Value:
     value = evaluate(c, node.value, env)
-    c.escape([value], env)
+    escape([value], env)
     return ANY
 
 
-def _call(c: Checker, node: ast.Call, env: Env) -> Value:
+def _call(c: CheckContext, node: ast.Call, env: Env) -> Value:
     return calls.call(c, node, env)
 
 
-def _slice(c: Checker, node: ast.Slice, env: Env) -> Value:
+def _slice(c: CheckContext, node: ast.Slice, env: Env) -> Value:
     for part in (node.lower, node.upper, node.step):
         if part is not None:
             evaluate(c, part, env)
     return PLAIN
 
 
-def evaluate_all(c: Checker, nodes: Iterable[ast.AST], env: Env) -> list[Value]:
-    return [evaluate(c, node, env) for node in nodes]
-
-
-_RULES: dict[type[ast.AST], Rule] = {
+_VISITORS: dict[type[ast.AST], Visitor] = {
     ast.Constant: _constant,
     ast.Name: _name,
     ast.Attribute: _attribute,

@@ -5,40 +5,37 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from typing import TYPE_CHECKING
 
-from .values import (
+from .abstract_values import (
     ANY,
     GENERATED,
     PLAIN,
-    Choice,
+    AppendedTurn,
     Const,
-    GenText,
-    Many,
-    Node,
-    Nodes,
-    Submitted,
-    Text,
+    Expression,
+    ExprNode,
+    GeneratedText,
+    ListValue,
+    OneOf,
+    TextPattern,
     Value,
     is_generated,
     is_plain,
     options_of,
 )
-
-if TYPE_CHECKING:
-    from .checker import Checker
+from .context import CheckContext
 
 LONGEST_TEXT = 200_000
 _FOLDED = {ast.Sub: operator.sub, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv}
 _NUMERIC = (ast.Add, ast.Sub, ast.Div, ast.FloorDiv, ast.Pow)
 
 
-def combine(c: Checker, node: ast.AST, op: ast.operator, left: Value, right: Value) -> Value:
+def combine(c: CheckContext, node: ast.AST, op: ast.operator, left: Value, right: Value) -> Value:
     """The value of `left op right`."""
     for side in (left, right):
         c.check_awaited(side, node)
     if isinstance(op, ast.Mod) and _is_text(left):
-        for value in right.items if isinstance(right, Many) else (right,):
+        for value in right.items if isinstance(right, ListValue) else (right,):
             c.check_text_of(value, node, "%")
     if isinstance(op, _NUMERIC):
         check_number(c, node, left, right)
@@ -49,8 +46,8 @@ def combine(c: Checker, node: ast.AST, op: ast.operator, left: Value, right: Val
             return Const(_FOLDED[type(op)](left.value, right.value))
         except Exception:
             return PLAIN
-    if isinstance(op, ast.Mult) and isinstance(left, Many):
-        return Many(left.items, complete=False)
+    if isinstance(op, ast.Mult) and isinstance(left, ListValue):
+        return ListValue(left.items, complete=False)
     return _mixed(left, right)
 
 
@@ -61,12 +58,14 @@ def _mixed(left: Value, right: Value) -> Value:
 
 
 def _is_text(value: Value) -> bool:
-    return isinstance(value, Text | GenText) or (isinstance(value, Const) and isinstance(value.value, str))
+    return isinstance(value, TextPattern | GeneratedText) or (
+        isinstance(value, Const) and isinstance(value.value, str)
+    )
 
 
-def check_number(c: Checker, node: ast.AST, left: Value, right: Value) -> None:
+def check_number(c: CheckContext, node: ast.AST, left: Value, right: Value) -> None:
     for text, number in ((left, right), (right, left)):
-        if isinstance(text, GenText) and is_number(number):
+        if isinstance(text, GeneratedText) and is_number(number):
             c.report(
                 "SGL105", node,
                 f"s[{text.name!r}] is text, not a number; read s.get({text.name!r}) of a typed gen, or convert: "
@@ -82,9 +81,9 @@ def is_number(value: Value) -> bool:
     )
 
 
-def check_equal(c: Checker, node: ast.Compare, left: Value, right: Value) -> None:
+def check_equal(c: CheckContext, node: ast.Compare, left: Value, right: Value) -> None:
     for text, number in ((left, right), (right, left)):
-        if isinstance(text, GenText) and is_number(number):
+        if isinstance(text, GeneratedText) and is_number(number):
             assert isinstance(number, Const)
             c.report(
                 "SGL105", node,
@@ -96,9 +95,9 @@ def check_equal(c: Checker, node: ast.Compare, left: Value, right: Value) -> Non
 
 def _sum(left: Value, right: Value, node: ast.AST) -> Value:
     if _holds_any(left) or _holds_any(right):
-        return Nodes((*parts_of(left, node), *parts_of(right, node)))
-    if isinstance(left, Many) and isinstance(right, Many):
-        return Many(left.items + right.items, left.complete and right.complete, left.is_tuple)
+        return Expression((*parts_of(left, node), *parts_of(right, node)))
+    if isinstance(left, ListValue) and isinstance(right, ListValue):
+        return ListValue(left.items + right.items, left.complete and right.complete, left.is_tuple)
     if isinstance(left, Const) and isinstance(right, Const):
         try:
             total = left.value + right.value
@@ -107,27 +106,27 @@ def _sum(left: Value, right: Value, node: ast.AST) -> Value:
         return Const(total) if not isinstance(total, str) or len(total) < LONGEST_TEXT else PLAIN
     patterns = [_pattern(side) for side in (left, right)]
     if all(pattern is not None for pattern in patterns):
-        return Text("".join(pattern for pattern in patterns if pattern))
+        return TextPattern("".join(pattern for pattern in patterns if pattern))
     return _mixed(left, right)
 
 
 def _holds_any(value: Value) -> bool:
-    return any(isinstance(option, Nodes | Submitted) for option in options_of(value))
+    return any(isinstance(option, Expression | AppendedTurn) for option in options_of(value))
 
 
 def _pattern(value: Value) -> str | None:
-    if isinstance(value, Text):
+    if isinstance(value, TextPattern):
         return value.pattern
     return re.escape(value.value) if isinstance(value, Const) and isinstance(value.value, str) else None
 
 
-def parts_of(value: Value, place: ast.AST) -> tuple[Node | Choice, ...]:
-    if isinstance(value, Nodes):
+def parts_of(value: Value, place: ast.AST) -> tuple[ExprNode | OneOf, ...]:
+    if isinstance(value, Expression):
         return value.nodes
-    if isinstance(value, Choice):
-        return (Choice(tuple(Nodes(parts_of(option, place)) for option in value.options)),)
+    if isinstance(value, OneOf):
+        return (OneOf(tuple(Expression(parts_of(option, place)) for option in value.options)),)
     if is_plain(value):
-        return (Node("said", place, value),)
-    if isinstance(value, Submitted):
+        return (ExprNode("plain_text", place, value),)
+    if isinstance(value, AppendedTurn):
         return ()
-    return (Node("any", place),)
+    return (ExprNode("any", place),)

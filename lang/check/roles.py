@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
 
-from .facts import ANY_ROLE, Facts
-from .values import Const, Node, Value
-
-if TYPE_CHECKING:
-    from .checker import Checker
-
+from .abstract_values import Const, ExprNode, Value
+from .context import CheckContext
+from .environment import ANY_ROLE, StateFacts
 
 _MARK = re.compile(r"<[|｜]|\[/?INST|<start_of_turn>|assistant|\bmodel\b|\bbot\b|\bAI\b", re.IGNORECASE)
 
 
-def step(c: Checker, facts: Facts, node: Node) -> None:
+def apply_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     """A role begins or ends."""
     if node.kind == "begin":
-        _begin(c, facts, node)
+        _begin_role(c, facts, node)
     else:
-        _end(c, facts, node)
+        _end_role(c, facts, node)
 
 
-def _begin(c: Checker, facts: Facts, node: Node) -> None:
+def _begin_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     if facts.role not in (None, ANY_ROLE):
         line = getattr(facts.role_place, "lineno", 0)
         c.report(
@@ -37,7 +33,7 @@ def _begin(c: Checker, facts: Facts, node: Node) -> None:
     facts.role, facts.role_place = node.role, node.place
 
 
-def _end(c: Checker, facts: Facts, node: Node) -> None:
+def _end_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     if facts.role is None:
         c.report(
             "SGL202", node.place,
@@ -50,12 +46,12 @@ def _end(c: Checker, facts: Facts, node: Node) -> None:
             f"{node.role}_end() comes while the {facts.role} turn of line {line} is open; write {facts.role}_end()",
         )  # fmt: skip
     if facts.role != ANY_ROLE:
-        facts.role, facts.turns = None, True
+        facts.role, facts.ends_with_turn = None, True
 
 
-def check_inside(c: Checker, facts: Facts, node: Node) -> None:
+def check_inside(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     """A gen or select, where turns were used, is inside of one. The program's own text may open one in its own way."""
-    if facts.role is None and facts.turns:
+    if facts.role is None and facts.ends_with_turn:
         c.report(
             "SGL206", node.place,
             f"this {node.kind} is outside of all turns, where a chat model does not expect to write; put it into one: "
@@ -63,19 +59,25 @@ def check_inside(c: Checker, facts: Facts, node: Node) -> None:
         )  # fmt: skip
 
 
-def note_text(facts: Facts, value: Value) -> None:
+def note_text(facts: StateFacts, value: Value) -> None:
     """Text outside of turns that may itself open one: a mark that is spelt out, or text that is not known."""
-    if facts.role is None and not (isinstance(value, Const) and isinstance(value.value, str) and not _MARK.search(value.value)):
-        facts.turns = False
+    if facts.role is None and not (
+        isinstance(value, Const) and isinstance(value.value, str) and not _MARK.search(value.value)
+    ):
+        facts.ends_with_turn = False
 
 
-def check_content(c: Checker, role: str, inside: Value | None, place: ast.AST) -> None:
+def check_turn_content(c: CheckContext, role: str, inside: Value | None, place: ast.AST) -> None:
     """`sgl.user(None)`."""
     if inside == Const(None):
-        c.report("SGL207", place, f"{role}(None) is an error: a turn needs a text or an expression; leave the turn out where there is none")
+        c.report(
+            "SGL207",
+            place,
+            f"{role}(None) is an error: a turn needs a text or an expression; leave the turn out where there is none",
+        )
 
 
-def check_closed(c: Checker, facts: Facts) -> None:
+def check_closed(c: CheckContext, facts: StateFacts) -> None:
     """At the end of a program. An assistant turn may stay open: the model, or the caller, goes on there."""
     if facts.role in (None, ANY_ROLE, "assistant") or facts.role_place is None:
         return

@@ -5,36 +5,35 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import loops, states
-from .assignment import augmented, bind
-from .expressions import evaluate
-from .facts import ANY_ROLE, LOOP, SURE, Bound, Env
-from .items import element, iterated
-from .values import (
+from . import state_operations, unbounded_loops
+from .abstract_values import (
     ANY,
     PLAIN,
     Const,
-    Copy,
+    CopyBlock,
+    Expression,
+    ExprNode,
     Function,
-    Node,
-    Nodes,
-    State,
-    Turn,
+    StateBlock,
+    StateRef,
     Value,
+    any_element,
     is_plain,
+    known_items,
 )
+from .assignment import augmented, bind
+from .context import CheckContext
+from .environment import ALWAYS, ANY_ROLE, UNDECIDED, Binding, Env, merge_reachable
+from .expressions import evaluate
 
-if TYPE_CHECKING:
-    from .checker import Checker
-
-Rule = Callable[["Checker", Any, Env], "Env | None"]
+Visitor = Callable[[CheckContext, Any, Env], Env | None]
 _EXPECTED = ("KeyError", "LookupError", "Exception", "BaseException")
 
 
-def walk(c: Checker, body: Iterable[ast.stmt], env: Env) -> Env | None:
-    """The place behind the statements; None if no path reaches it."""
+def walk(c: CheckContext, body: Iterable[ast.stmt], env: Env) -> Env | None:
+    """The place after the statements; None if no path reaches it."""
     here: Env | None = env
     for statement in body:
         if here is None:
@@ -43,37 +42,39 @@ def walk(c: Checker, body: Iterable[ast.stmt], env: Env) -> Env | None:
     return here
 
 
-def _statement(c: Checker, node: ast.stmt, env: Env) -> Env | None:
-    c.spend()
-    rule = _RULES.get(type(node))
-    if rule is not None:
-        return rule(c, node, env)
+def _statement(c: CheckContext, node: ast.stmt, env: Env) -> Env | None:
+    c.count_step()
+    visitor = _VISITORS.get(type(node))
+    if visitor is not None:
+        return visitor(c, node, env)
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             evaluate(c, child, env)
     return env
 
 
-def _expression(c: Checker, node: ast.Expr, env: Env) -> Env:
+def _expression(c: CheckContext, node: ast.Expr, env: Env) -> Env:
     value = evaluate(c, node.value, env)
     c.check_awaited(value, node)
-    if c.in_program and isinstance(value, Nodes) and _is_made_here(node.value, value):
+    if c.in_program and isinstance(value, Expression) and _is_made_here(node.value, value):
         c.report("SGL303", node, "this expression is not appended, so it generates nothing; write s += ...")
     return env
 
 
-def _is_made_here(source: ast.expr, value: Nodes) -> bool:
-    return isinstance(source, ast.BinOp) or any(isinstance(part, Node) and part.place is source for part in value.nodes)
+def _is_made_here(source: ast.expr, value: Expression) -> bool:
+    return isinstance(source, ast.BinOp) or any(
+        isinstance(part, ExprNode) and part.place is source for part in value.nodes
+    )
 
 
-def _assign(c: Checker, node: ast.Assign, env: Env) -> Env:
+def _assign(c: CheckContext, node: ast.Assign, env: Env) -> Env:
     value = evaluate(c, node.value, env)
     for target in node.targets:
         bind(c, target, value, env)
     return env
 
 
-def _annotated(c: Checker, node: ast.AnnAssign, env: Env) -> Env:
+def _annotated(c: CheckContext, node: ast.AnnAssign, env: Env) -> Env:
     if node.value is not None:
         bind(c, node.target, evaluate(c, node.value, env), env)
     return env
@@ -82,7 +83,7 @@ def _annotated(c: Checker, node: ast.AnnAssign, env: Env) -> Env:
 # --- branches ----------------------------------------------------------------------------------------------
 
 
-def _if(c: Checker, node: ast.If, env: Env) -> Env | None:
+def _if(c: CheckContext, node: ast.If, env: Env) -> Env | None:
     value = evaluate(c, node.test, env)
     decided = value.value if isinstance(value, Const) and isinstance(node.test, ast.Compare) else None
     before = env.conditions
@@ -91,10 +92,10 @@ def _if(c: Checker, node: ast.If, env: Env) -> Env | None:
     env.conditions, other.conditions = (*before, test), (*before, f"not {test}")
     then = _branch(c, node.body, env, f"not {test}", decided is False) if always is not False else None
     otherwise = _branch(c, node.orelse, other, test, decided is True) if always is not True else None
-    return c.met([then, otherwise], before)
+    return merge_reachable([then, otherwise], before)
 
 
-def _branch(c: Checker, body: list[ast.stmt], env: Env, opposite: str, dead: bool) -> Env | None:
+def _branch(c: CheckContext, body: list[ast.stmt], env: Env, opposite: str, dead: bool) -> Env | None:
     """One branch; nothing is reported if it is dead, or where a condition around it says the opposite."""
     contradicted = dead or opposite in env.conditions
     c.silent += contradicted
@@ -107,7 +108,7 @@ def _truth(test: ast.expr) -> bool | None:
     return bool(test.value) if isinstance(test, ast.Constant) else None
 
 
-def _match(c: Checker, node: ast.Match, env: Env) -> Env | None:
+def _match(c: CheckContext, node: ast.Match, env: Env) -> Env | None:
     value = evaluate(c, node.subject, env)
     before = env.conditions
     paths: list[Env | None] = []
@@ -123,21 +124,21 @@ def _match(c: Checker, node: ast.Match, env: Env) -> Env | None:
             evaluate(c, case.guard, path)
         paths.append(walk(c, case.body, path))
         whole |= case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
-    return c.met([*paths, None if whole else env], before)
+    return merge_reachable([*paths, None if whole else env], before)
 
 
 # --- loops -------------------------------------------------------------------------------------------------
 
 
-def _for(c: Checker, node: ast.For | ast.AsyncFor, env: Env) -> Env | None:
+def _for(c: CheckContext, node: ast.For | ast.AsyncFor, env: Env) -> Env | None:
     source = evaluate(c, node.iter, env)
-    items = iterated(source)
-    if items is not None and not c.is_tired:
+    items = known_items(source)
+    if items is not None and not c.is_over_budget:
         return _unrolled(c, node, items, env)
-    return _repeated(c, node, element(source), env)
+    return _repeated(c, node, any_element(source), env)
 
 
-def _unrolled(c: Checker, node: ast.For | ast.AsyncFor, items: list[Value], env: Env) -> Env | None:
+def _unrolled(c: CheckContext, node: ast.For | ast.AsyncFor, items: list[Value], env: Env) -> Env | None:
     """The items are known: one after another."""
     before = env.conditions
     here: Env | None = env
@@ -146,71 +147,71 @@ def _unrolled(c: Checker, node: ast.For | ast.AsyncFor, items: list[Value], env:
         if here is None:
             break
         bind(c, node.target, item, here)
-        here = c.met([walk(c, node.body, here), *frame.take_continues()], before)
+        here = merge_reachable([walk(c, node.body, here), *frame.take_continues()], before)
     c.leave_loop(here)
     if here is not None:
         here = walk(c, node.orelse, here)
-    return c.met([here, *frame.breaks], before)
+    return merge_reachable([here, *frame.breaks], before)
 
 
-def _repeated(c: Checker, node: ast.For | ast.AsyncFor, item: Value, env: Env) -> Env | None:
-    """Twice: what the first turn leaves is there in the second; what a turn makes counts as made."""
+def _repeated(c: CheckContext, node: ast.For | ast.AsyncFor, item: Value, env: Env) -> Env | None:
+    """Twice: what the first pass leaves is there in the second; what a pass makes counts as made."""
     before = env.conditions
     frame = c.enter_loop(env)
     start = env.copy()
     here: Env | None = env
-    for _ in range(c.turns):
+    for _ in range(c.loop_passes):
         if here is None:
             break
         bind(c, node.target, item, here)
-        here = c.met([walk(c, node.body, here), *frame.take_continues()], before)
+        here = merge_reachable([walk(c, node.body, here), *frame.take_continues()], before)
     c.leave_loop(here)
     ended = _after_loop(c, start, here, before)
     if ended is not None:
         ended = walk(c, node.orelse, ended)
-    return c.met([ended, *(_loosened(start, path) for path in frame.breaks)], before)
+    return merge_reachable([ended, *(_undecided_after(start, path) for path in frame.breaks)], before)
 
 
-def _while(c: Checker, node: ast.While, env: Env) -> Env | None:
+def _while(c: CheckContext, node: ast.While, env: Env) -> Env | None:
     before = env.conditions
     endless = _truth(node.test) is True
     frame = c.enter_loop(env)
     start = env.copy()
     here: Env | None = env
-    for _ in range(c.turns):
+    for _ in range(c.loop_passes):
         if here is None:
             break
         evaluate(c, node.test, here)
-        here = c.met([walk(c, node.body, here), *frame.take_continues()], before)
+        here = merge_reachable([walk(c, node.body, here), *frame.take_continues()], before)
     if here is not None:
-        loops.check(c, node, here)
+        unbounded_loops.check_loop(c, node, here)
     c.leave_loop(here)
     ended = None if endless else _after_loop(c, start, here, before)
-    return c.met([ended, *(_loosened(start, path) for path in frame.breaks)], before)
+    return merge_reachable([ended, *(_undecided_after(start, path) for path in frame.breaks)], before)
 
 
-def _after_loop(c: Checker, start: Env, end: Env | None, conditions: tuple[str, ...]) -> Env | None:
-    """A loop may have had no turn, but what it makes is taken as made: only surely missing names are reported."""
+def _after_loop(c: CheckContext, start: Env, end: Env | None, conditions: tuple[str, ...]) -> Env | None:
+    """A loop may have had no pass, but what it makes is taken as made: only surely missing names are reported."""
     if end is None:
         return start
-    return c.met([_loosened(start, end), _without(start, end)], conditions)
+    return merge_reachable([_undecided_after(start, end), _skipped_loop(start, end)], conditions)
 
 
-def _loosened(start: Env, end: Env) -> Env:
+def _undecided_after(start: Env, end: Env) -> Env:
     for number, facts in end.facts.items():
         before = start.facts.get(number)
         for name, bound in facts.names.items():
             old = before.names.get(name) if before else None
-            if old is None and bound.sure == SURE:
-                facts.names[name] = _with_sure(bound)
+            if old is None and bound.defined == ALWAYS:
+                facts.names[name] = _undecided(bound)
     return end
 
 
-def _with_sure(bound: Bound) -> Bound:
-    return replace(bound, sure=LOOP)
+def _undecided(bound: Binding) -> Binding:
+    return replace(bound, defined=UNDECIDED)
 
 
-def _without(start: Env, end: Env) -> Env:
+def _skipped_loop(start: Env, end: Env) -> Env:
     """The path that skips the loop, with the names of the loop's variables."""
     for number, facts in end.facts.items():
         if number in start.facts:
@@ -220,22 +221,22 @@ def _without(start: Env, end: Env) -> Env:
     return start
 
 
-def _break(c: Checker, node: ast.Break, env: Env) -> None:
+def _break(c: CheckContext, node: ast.Break, env: Env) -> None:
     if c.loops:
         c.loops[-1].breaks.append(env)
 
 
-def _continue(c: Checker, node: ast.Continue, env: Env) -> None:
+def _continue(c: CheckContext, node: ast.Continue, env: Env) -> None:
     if c.loops:
         c.loops[-1].continues.append(env)
 
 
-def _return(c: Checker, node: ast.Return, env: Env) -> None:
+def _return(c: CheckContext, node: ast.Return, env: Env) -> None:
     value = evaluate(c, node.value, env) if node.value is not None else Const(None)
     c.calls[-1].returns.append((env, value))
 
 
-def _raise(c: Checker, node: ast.Raise, env: Env) -> None:
+def _raise(c: CheckContext, node: ast.Raise, env: Env) -> None:
     for part in (node.exc, node.cause):
         if part is not None:
             evaluate(c, part, env)
@@ -244,7 +245,7 @@ def _raise(c: Checker, node: ast.Raise, env: Env) -> None:
 # --- blocks ------------------------------------------------------------------------------------------------
 
 
-def _with(c: Checker, node: ast.With | ast.AsyncWith, env: Env) -> Env | None:
+def _with(c: CheckContext, node: ast.With | ast.AsyncWith, env: Env) -> Env | None:
     opened: list[Value] = []
     expects_error = False
     for item in node.items:
@@ -259,7 +260,7 @@ def _with(c: Checker, node: ast.With | ast.AsyncWith, env: Env) -> Env | None:
     here = walk(c, node.body, env)
     c.silent -= expects_error
     if start is not None:
-        return c.met([here, start], env.conditions)
+        return merge_reachable([here, start], env.conditions)
     if here is not None:
         for value in reversed(opened):
             _leave(c, value, node, here)
@@ -267,67 +268,71 @@ def _with(c: Checker, node: ast.With | ast.AsyncWith, env: Env) -> Env | None:
 
 
 def _expects_error(node: ast.expr) -> bool:
-    """`with pytest.raises(...)` and its kin."""
+    """`with pytest.raises(...)` and the like."""
     name = node.func if isinstance(node, ast.Call) else node
     text = name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
     return text in ("raises", "warns", "suppress") or text.startswith("assertRaises")
 
 
-def _enter(c: Checker, value: Value, place: ast.AST, env: Env) -> Value:
-    if isinstance(value, Turn) and value.role is not None:
-        states.append(c, value.state, Nodes((Node("begin", place, role=value.role),)), place, env)
-    if isinstance(value, Copy):
-        return State(value.group.children)
+def _enter(c: CheckContext, value: Value, place: ast.AST, env: Env) -> Value:
+    if isinstance(value, StateBlock) and value.role is not None:
+        state_operations.append(
+            c, value.state, Expression((ExprNode("begin", place, role=value.role),)), place, env
+        )
+    if isinstance(value, CopyBlock):
+        return StateRef(value.group.children)
     return ANY if not is_plain(value) else value
 
 
-def _leave(c: Checker, value: Value, place: ast.AST, env: Env) -> None:
-    if isinstance(value, Turn) and value.role is not None:
-        end = Node("end", place, role=value.role)
-        states.append(c, value.state, Nodes((end,)), place, env)
-    elif isinstance(value, Turn) and value.name is not None:
+def _leave(c: CheckContext, value: Value, place: ast.AST, env: Env) -> None:
+    if isinstance(value, StateBlock) and value.role is not None:
+        end = ExprNode("end", place, role=value.role)
+        state_operations.append(c, value.state, Expression((end,)), place, env)
+    elif isinstance(value, StateBlock) and value.name is not None:
         for number in value.state.numbers:
-            made = Node("scope", place, name=value.name)
-            states.make(c, env.facts[number], value.name, made, env, len(value.state.numbers) == 1)
-    elif isinstance(value, Copy):
-        states.join(value.group.parents, value.group.children, Const("gather_variable"), env)
+            made = ExprNode("scope", place, name=value.name)
+            state_operations.define_variable(
+                c, env.facts[number], value.name, made, env, len(value.state.numbers) == 1
+            )
+    elif isinstance(value, CopyBlock):
+        state_operations.join(value.group.parents, value.group.children, Const("gather_variable"), env)
 
 
-def _try(c: Checker, node: Any, env: Env) -> Env | None:
+def _try(c: CheckContext, node: Any, env: Env) -> Env | None:
     """An error may come anywhere in the body: what it makes may be there or not."""
     before = env.conditions
     start = env.copy()
     expected = any(_catches(handler) for handler in node.handlers)
-    c.forgiving += expected
+    c.missing_expected += expected
     here = walk(c, node.body, env)
-    c.forgiving -= expected
+    c.missing_expected -= expected
     if here is not None and node.orelse:
         here = walk(c, node.orelse, here)
     paths = [here]
     for handler in node.handlers:
-        caught = _partly(start.copy(), here)
+        caught = _partly_executed(start.copy(), here)
         if handler.type is not None:
             evaluate(c, handler.type, caught)
         if handler.name:
             caught.names[handler.name] = PLAIN
         paths.append(walk(c, handler.body, caught))
-    ended = c.met(paths, before)
+    ended = merge_reachable(paths, before)
     if not node.finalbody:
         return ended
     if ended is None:
-        walk(c, node.finalbody, _partly(start, here))
+        walk(c, node.finalbody, _partly_executed(start, here))
         return None
     return walk(c, node.finalbody, ended)
 
 
-def _partly(start: Env, end: Env | None) -> Env:
+def _partly_executed(start: Env, end: Env | None) -> Env:
     for number, facts in start.facts.items():
         later = end.facts.get(number) if end is not None else None
         if later is None:
             facts.forget()
             continue
         for name, bound in later.names.items():
-            facts.names.setdefault(name, _with_sure(bound))
+            facts.names.setdefault(name, _undecided(bound))
         facts.role = ANY_ROLE
         facts.unknown |= later.unknown
         facts.patterns |= later.patterns
@@ -344,34 +349,34 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 # --- definitions -------------------------------------------------------------------------------------------
 
 
-def _define(c: Checker, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> Env:
+def _define(c: CheckContext, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> Env:
     for default in (*node.args.defaults, *node.args.kw_defaults):
         if default is not None:
             evaluate(c, default, env)
     made = c.function_of(node, env)
     env.names[node.name] = made
     if isinstance(made, Function):
-        c.later(made)
+        c.check_later(made)
     return env
 
 
-def _class(c: Checker, node: ast.ClassDef, env: Env) -> Env:
+def _class(c: CheckContext, node: ast.ClassDef, env: Env) -> Env:
     inner = env.copy()
     walk(c, node.body, inner)
     env.names[node.name] = ANY
     return env
 
 
-def _import(c: Checker, node: ast.Import | ast.ImportFrom, env: Env) -> Env:
-    env.names.update(c.imported(node))
+def _import(c: CheckContext, node: ast.Import | ast.ImportFrom, env: Env) -> Env:
+    env.names.update(c.names.imported(node))
     return env
 
 
-def _delete(c: Checker, node: ast.Delete, env: Env) -> Env:
+def _delete(c: CheckContext, node: ast.Delete, env: Env) -> Env:
     return env
 
 
-_RULES: dict[type[ast.AST], Rule] = {
+_VISITORS: dict[type[ast.AST], Visitor] = {
     ast.Expr: _expression,
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,

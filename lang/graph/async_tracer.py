@@ -9,7 +9,7 @@ from typing import Any
 
 from ..program.program import ProgramCall, Program
 from ..sampling.adapter_selection import Change
-from .traced_forks import AsyncTracerGroup
+from .traced_forks import TracerGroup
 from .tracer import TracerProgramState
 
 
@@ -61,3 +61,14 @@ class AsyncTracerProgramState(TracerProgramState):
 
     async def probs(self, name: str) -> Any:
         return super().probs(name)
+
+
+class AsyncTracerGroup(TracerGroup):
+    """The branches of a fork in a traced `async def` program."""
+
+    src_state: AsyncTracerProgramState
+
+    async def join(self, mode: str = "gather_variable") -> None:  # type: ignore[override]
+        super().join(mode)
+
+    ajoin = join

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..nodes.traced_nodes import SglConcateAndAppend
 from ..places.source_place import caller_place
 from ..program.state_group import ProgramStateGroup
 from .trace_recording import SglGather
 from .trace_steps import ConcatenateStep, GatherStep, WaitStep
-
-if TYPE_CHECKING:
-    from .async_tracer import AsyncTracerProgramState
 
 
 class TracerGroup(ProgramStateGroup[Any]):
@@ -48,14 +45,3 @@ class TracerGroup(ProgramStateGroup[Any]):
         parent.traced.forget_constant_text()
         step = ConcatenateStep(parent.traced.index, caller_place(), parent.scope, children, closed)
         parent.recording.steps.append(step)
-
-
-class AsyncTracerGroup(TracerGroup):
-    """The branches of a fork in a traced `async def` program."""
-
-    src_state: AsyncTracerProgramState
-
-    async def join(self, mode: str = "gather_variable") -> None:  # type: ignore[override]
-        super().join(mode)
-
-    ajoin = join

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
@@ -36,14 +36,12 @@ from ..sampling.options import derive_seed
 from .program_warnings import warn_about_node
 from .text_limit_check import check_limit
 from .transcript import PendingText, TextSpan, Split, ThoughtText, again
+from .writing import StateWriter
 
-if TYPE_CHECKING:
-    from .stream_executor import StreamExecutor
-
-Rule = Callable[["StreamExecutor", Any, SourcePlace | None], None]
+Rule = Callable[[StateWriter, Any, SourcePlace | None], None]
 
 
-def apply(executor: StreamExecutor, node: SglExpr, where: SourcePlace | None) -> None:
+def apply(executor: StateWriter, node: SglExpr, where: SourcePlace | None) -> None:
     """Do what the node says. Raises ProgramError with its place, for what can be known at once."""
     rule = RULES.get(type(node))
     if rule is None:
@@ -58,17 +56,17 @@ def apply(executor: StreamExecutor, node: SglExpr, where: SourcePlace | None) ->
         raise node_failure(node, error, where) from error
 
 
-def literal(executor: StreamExecutor, node: SglConstantText, where: SourcePlace | None) -> None:
+def literal(executor: StateWriter, node: SglConstantText, where: SourcePlace | None) -> None:
     text = in_turn(node.value, executor.conversation.role)
     executor.write(text, partial(executor.stream.append, text), where)
 
 
-def fields(executor: StreamExecutor, node: SglFields, where: SourcePlace | None) -> None:
+def fields(executor: StateWriter, node: SglFields, where: SourcePlace | None) -> None:
     """The fields of a type, or labels, are a literal that the backend's model decides."""
     literal(executor, SglConstantText(node.text(executor.backend)), where)
 
 
-def gen(executor: StreamExecutor, node: SglGen[Any], where: SourcePlace | None, split: Split | None = None) -> None:
+def gen(executor: StateWriter, node: SglGen[Any], where: SourcePlace | None, split: Split | None = None) -> None:
     warn_about_node(executor, node, where)
     options = node.sampling_params
     piece = executor.bind(node.name, PendingText(node, where, options.over(executor.options).n or 1, split))
@@ -86,7 +84,7 @@ def gen(executor: StreamExecutor, node: SglGen[Any], where: SourcePlace | None, 
         executor.start(piece, index, call, options.timeout, stream if index else None, check)
 
 
-def select(executor: StreamExecutor, node: SglSelect, where: SourcePlace | None) -> None:
+def select(executor: StateWriter, node: SglSelect, where: SourcePlace | None) -> None:
     warn_about_node(executor, node, where)
     piece = executor.bind(node.name, PendingText(node, where))
     seed = executor.options.seed
@@ -100,7 +98,7 @@ def select(executor: StreamExecutor, node: SglSelect, where: SourcePlace | None)
     executor.start(piece, 0, partial(executor.stream.select, request))
 
 
-def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: SourcePlace | None) -> None:
+def role_begin(executor: StateWriter, node: SglRoleBegin, where: SourcePlace | None) -> None:
     conversation = executor.conversation
     if conversation.wants_default_system(node.role) and conversation.role is None:
         role_begin(executor, SglRoleBegin("system"), where)
@@ -111,23 +109,23 @@ def role_begin(executor: StreamExecutor, node: SglRoleBegin, where: SourcePlace 
     conversation.begin(node.role, len(executor.pieces))
 
 
-def role_end(executor: StreamExecutor, node: SglRoleEnd, where: SourcePlace | None) -> None:
+def role_end(executor: StateWriter, node: SglRoleEnd, where: SourcePlace | None) -> None:
     suffix = executor.conversation.suffix(node.role)
     end = len(executor.pieces)
     executor.write(suffix, partial(executor.stream.end_turn, node.role, suffix), where)
     executor.conversation.end(end)
 
 
-def image(executor: StreamExecutor, node: SglImage, where: SourcePlace | None) -> None:
+def image(executor: StateWriter, node: SglImage, where: SourcePlace | None) -> None:
     executor.attach(Media("image", node.path), where)
 
 
-def video(executor: StreamExecutor, node: SglVideo, where: SourcePlace | None) -> None:
+def video(executor: StateWriter, node: SglVideo, where: SourcePlace | None) -> None:
     executor.attach(Media("video", node.path, node.num_frames), where)
 
 
 def separate_reasoning(
-    executor: StreamExecutor, node: SglSeparateReasoning, where: SourcePlace | None
+    executor: StateWriter, node: SglSeparateReasoning, where: SourcePlace | None
 ) -> None:
     marks_of(node.model_type)
     split = partial(split_reasoning, model_type=node.model_type)
@@ -141,30 +139,30 @@ def separate_reasoning(
             executor.name(node.process_name_for_reasoning(part.name or ""), ThoughtText(piece))
 
 
-def scope_begin(executor: StreamExecutor, node: SglVarScopeBegin, where: SourcePlace | None) -> None:
+def scope_begin(executor: StateWriter, node: SglVarScopeBegin, where: SourcePlace | None) -> None:
     executor.scopes.setdefault(node.name, []).append(len(executor.pieces))
 
 
-def scope_end(executor: StreamExecutor, node: SglVarScopeEnd, where: SourcePlace | None) -> None:
+def scope_end(executor: StateWriter, node: SglVarScopeEnd, where: SourcePlace | None) -> None:
     start = executor.scopes[node.name].pop()
     executor.name(node.name, TextSpan(executor.pieces.items[start:]))
 
 
-def adapter_begin(executor: StreamExecutor, node: SglAdapterBegin, where: SourcePlace | None) -> None:
+def adapter_begin(executor: StateWriter, node: SglAdapterBegin, where: SourcePlace | None) -> None:
     before = executor.adapter
     executor.adapt(node.name)  # of a name that is not loaded it raises, and nothing has begun
     executor.adapters.append(before)
 
 
-def adapter_end(executor: StreamExecutor, node: SglAdapterEnd, where: SourcePlace | None) -> None:
+def adapter_end(executor: StateWriter, node: SglAdapterEnd, where: SourcePlace | None) -> None:
     executor.adapt(executor.adapters.pop())
 
 
-def commit(executor: StreamExecutor, node: SglCommitLazy, where: SourcePlace | None) -> None:
+def commit(executor: StateWriter, node: SglCommitLazy, where: SourcePlace | None) -> None:
     executor.stream.prefill()
 
 
-RULES: dict[type[SglExpr], Rule] = {  # nodes of other rooms add their own
+RULES: dict[type[SglExpr], Rule] = {  # `lang/tools/__init__.py` adds those of its nodes
     SglConstantText: literal,
     SglFields: fields,
     SglLabels: fields,
@@ -181,3 +179,8 @@ RULES: dict[type[SglExpr], Rule] = {  # nodes of other rooms add their own
     SglVarScopeEnd: scope_end,
     SglCommitLazy: commit,
 }
+
+
+def register(rules: Mapping[type[SglExpr], Rule]) -> None:
+    """Add the rules of nodes that a higher room defines."""
+    RULES.update(rules)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..nodes.ir import SglExpr, SglSelect
 from ..places.source_place import SourcePlace
 from .transcript import LiteralText
-
-if TYPE_CHECKING:
-    from .stream_executor import StreamExecutor
+from .writing import StateWriter
 
 _registry: dict[Any, Any] = {}  # of the warnings module: which lines were warned about
 
@@ -23,7 +21,7 @@ class UnreadDefinitionsWarning(UserWarning):
     """A select has definitions of its choices, but the prompt has none of them."""
 
 
-def warn_about_node(executor: StreamExecutor, node: SglExpr, where: SourcePlace | None) -> None:
+def warn_about_node(executor: StateWriter, node: SglExpr, where: SourcePlace | None) -> None:
     """Called before a gen or select begins."""
     if _outside_of_turns(executor):
         role = executor.conversation.finished[-1].role
@@ -40,7 +38,7 @@ def warn_about_node(executor: StreamExecutor, node: SglExpr, where: SourcePlace 
         )  # fmt: skip
 
 
-def _outside_of_turns(executor: StreamExecutor) -> bool:
+def _outside_of_turns(executor: StateWriter) -> bool:
     """Whether turns were used and none is open, by their roles or by the template's own marks."""
     conversation = executor.conversation
     if conversation.role is not None or not conversation.finished:
@@ -51,13 +49,13 @@ def _outside_of_turns(executor: StreamExecutor) -> bool:
     return bool(opens) and opens not in since
 
 
-def _is_told(executor: StreamExecutor, node: SglSelect) -> bool:
+def _is_told(executor: StateWriter, node: SglSelect) -> bool:
     """Whether the prompt has any of the definitions, by `sgl.labels` or in the program's own words."""
     texts = [" ".join(piece.text.split()) for piece in executor.pieces.items if isinstance(piece, LiteralText)]
     return any(about in text for about in node.about.values() for text in texts)
 
 
-def _warn(executor: StreamExecutor, kind: type[Warning], where: SourcePlace | None, message: str) -> None:
+def _warn(executor: StateWriter, kind: type[Warning], where: SourcePlace | None, message: str) -> None:
     """Once for a line in a run, and, as Python's filters say, once for a line in a process."""
     if where is None or not executor.control.is_new((kind, where)):
         return

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
 from ..errors import BudgetExceeded, DeadlineExceeded, ProgramError
@@ -16,7 +16,14 @@ from .usage import Budget, Usage
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from .stream_executor import StreamExecutor
+
+class RunningState(Protocol):
+    """What a run asks of its states."""
+
+    @property
+    def working(self) -> bool: ...
+    def cancel(self, error: ProgramError | None = None) -> None: ...
+
 
 _current: ContextVar[RunControl | None] = ContextVar("sgl_run", default=None)
 
@@ -35,7 +42,7 @@ class RunControl:
         self._over = False
         self._counted = Usage()
         self._lock = threading.Lock()
-        self._states: weakref.WeakSet[StreamExecutor] = weakref.WeakSet()
+        self._states: weakref.WeakSet[RunningState] = weakref.WeakSet()
         self._nested: weakref.WeakSet[RunControl] = weakref.WeakSet()
         if self._parent is not None:
             self._parent._adopt(self)
@@ -66,7 +73,7 @@ class RunControl:
         """What the run has used so far, with the programs that it started."""
         return self._counted
 
-    def enter(self, state: StreamExecutor) -> None:
+    def enter(self, state: RunningState) -> None:
         """A state of this run begins."""
         with self._lock:
             self._states.add(state)

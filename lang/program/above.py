@@ -1,16 +1,18 @@
 """What programs and states find in rooms that stand on this one.
 
-A state shows itself as the room `report` draws it; a run is written down by the room `journal`. Those rooms know this
-one. This one finds them by their names, when a method of a state or an option of a run first asks for them.
+A state shows itself as the room `report` draws it; a run is written down by the room `journal`. Those rooms import this
+one, so this one cannot import them: `lang/__init__.py` registers them here.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..backend import Backend
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..backend import Backend
 
 
 class Report(Protocol):
@@ -49,9 +51,19 @@ class Journals(Protocol):
     def journalled(self, backend: Backend, path: Any) -> Backend: ...
 
 
+_loaders: dict[str, Callable[[], Any]] = {}
+
+
+def register(reports: Callable[[], Reports], journals: Callable[[], Journals]) -> None:
+    """Say how the rooms above are loaded, when they are first asked for. Called in `lang/__init__.py`."""
+    _loaders.update(reports=reports, journals=journals)
+
+
 def reports() -> Reports:
-    return cast(Reports, import_module("sgl.lang.report"))
+    found: Reports = _loaders["reports"]()
+    return found
 
 
 def journals() -> Journals:
-    return cast(Journals, import_module("sgl.lang.journal"))
+    found: Journals = _loaders["journals"]()
+    return found

@@ -13,7 +13,7 @@ from ..interpreter.usage import Usage
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.adapter_selection import Change, of_forks
 from .above import Picture, Report, reports
-from .state_group import AsyncProgramStateGroup
+from .state_group import ProgramStateGroup
 from .select_probabilities import probabilities_async
 from .program import ProgramCall, Program, check_program
 from .program_state import StateBase
@@ -136,3 +136,10 @@ class AsyncProgramState(StateBase):
 
     def __repr__(self) -> str:
         return f"AsyncProgramState({self.stream_executor.text_!r})"
+
+
+class AsyncProgramStateGroup(ProgramStateGroup[AsyncProgramState]):
+    """The states of a fork in an `async def` program: `await forks.join()`."""
+
+    async def join(self, mode: str = "gather_variable") -> None:
+        await self.ajoin(mode)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from ..errors import ArgumentsError, BadValueError, LanguageError, ProgramError
+from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.transcript import again, passage_of
+from ..interpreter.state_variables import StateVariables
 from ..nodes.ir import SglConstantText, SglExpr
 
-if TYPE_CHECKING:
-    from .async_program_state import AsyncProgramState  # noqa: F401  named in a string below
-    from .program_state import StateBase
 
-State = TypeVar("State", bound="StateBase")
+class ForkState(Protocol):
+    """What a group asks of its states."""
+
+    stream_executor: StreamExecutor
+    _variables: StateVariables
+
+    def __iadd__(self, other: Any) -> Self: ...
+    async def _synced(self) -> None: ...
+    def end(self) -> None: ...
+
+
+State = TypeVar("State", bound=ForkState)
 
 
 class ForkIndexError(LanguageError, IndexError):
@@ -149,10 +159,3 @@ class ProgramStateGroup(Generic[State]):
             if child.failure:
                 raise again(child.failure)
             self.src_state.__iadd__(SglConstantText(passage_of(child.pieces.items[child.fork_start :])))
-
-
-class AsyncProgramStateGroup(ProgramStateGroup["AsyncProgramState"]):
-    """The states of a fork in an `async def` program: `await forks.join()`."""
-
-    async def join(self, mode: str = "gather_variable") -> None:
-        await self.ajoin(mode)

@@ -16,24 +16,10 @@ from ..interpreter.usage import Usage
 from ..interpreter.state_variables import Binding
 from ..program.program_state import StateBase
 from .report_node import different, failure_of, piece_data
-from .report_sources import ReportSources
-from .report_tokens import PageVocabulary
+from .pages import Pages
 from .value_text import error_data, shown
 
 Where = dict[int, list[int]]  # id of a piece -> number of its branch, number among the branch's own pieces
-
-
-class ReportPages:
-    """What the runs of one page have in common. `time` counts from the beginning of the run at hand."""
-
-    def __init__(self, since: float) -> None:
-        self.sources = ReportSources(since)
-        self.vocabulary = PageVocabulary()
-        self.failures: set[int] = set()
-        self.zero = 0.0
-
-    def time(self, moment: float | None) -> float | None:
-        return None if moment is None else round(moment - self.zero, 6)
 
 
 def page_data(states: Sequence[Any], title: str | None = None, wait: bool = True) -> dict[str, Any]:

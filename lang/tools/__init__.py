@@ -10,7 +10,7 @@ for call in s.get("step").calls:
 
 from __future__ import annotations
 
-from ..interpreter.node_handlers import RULES
+from ..interpreter.node_handlers import register
 from .tool_calls import ToolCall, ToolCalls
 from .formats import format_named, register_format
 from .mistral_tool_format import FORMAT as MISTRAL
@@ -20,7 +20,7 @@ from .toolbox import Toolbox
 
 __all__ = ["ToolCall", "ToolCalls", "Toolbox", "format_named", "register_format"]
 
-# whoever imports anything of this room brings its rules to the interpreter, and the formats whose steps are several nodes
-RULES.update(TOOL_RULES)
+# each import from this room registers its rules at the interpreter, and the formats whose steps are several nodes
+register(TOOL_RULES)
 register_format("mistral", lambda: MISTRAL)
 register_format("nano", lambda: NANO)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..nodes.primitives import assistant, system, tool, user
 from ..program.program import ProgramCall, Program
 from ..program.program_run import RunSettings, run_program, split_options
 from ..program.program_state import ProgramState
-
-if TYPE_CHECKING:
-    from .toolbox import Toolbox
+from .tool_nodes import ToolSet
 
 
-def agent(s: Any, question: str, toolbox: Toolbox, most_steps: int) -> str | None:
+def agent(s: Any, question: str, toolbox: ToolSet, most_steps: int) -> str | None:
     """The answer; None where the last step that is allowed was a call."""
     s += system(toolbox)
     s += user(question)
@@ -32,7 +30,7 @@ def _told(result: Any) -> Any:
     return {"result": result} if isinstance(result, int | float) else result
 
 
-def run_agent(toolbox: Toolbox, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:
+def run_agent(toolbox: ToolSet, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:
     program = Program(agent)
     _, run_options = split_options(program, options)
     return run_program(program, ProgramCall((question, toolbox, most_steps)), RunSettings.of(run_options))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ..backend import Generated, GenRequest
 from ..errors import node_failure
 from ..interpreter.text_limit_check import check_limit
 from ..interpreter.node_handlers import Rule, apply, gen
 from ..interpreter.transcript import PendingText
+from ..interpreter.writing import StateWriter
 from ..nodes.ir import SglExpr, SglPastCalls, SglTools, flatten
 from ..nodes.primitives import role_turn
 from ..places.source_place import SourcePlace
@@ -19,28 +19,25 @@ from .formats import as_written, choose_format
 from .gated_stream import GatedStream
 from .tool_nodes import SglContinued, SglToolCall
 
-if TYPE_CHECKING:
-    from ..interpreter.stream_executor import StreamExecutor
 
-
-def append_description(executor: StreamExecutor, node: SglTools, where: SourcePlace | None) -> None:
+def append_description(executor: StateWriter, node: SglTools, where: SourcePlace | None) -> None:
     """What tells the model of the tools, in a system turn of its own where no turn is open."""
     text = as_written(node.toolbox.describe(executor.backend))
     for part in flatten(text if executor.conversation.role else role_turn("system", text), executor):
         apply(executor, part, where)
 
 
-def append_past_calls(executor: StreamExecutor, node: SglPastCalls, where: SourcePlace | None) -> None:
+def append_past_calls(executor: StateWriter, node: SglPastCalls, where: SourcePlace | None) -> None:
     """Calls that were made earlier, as the format of the model writes them."""
     format = node.format or choose_format(executor.backend)
     for part in format.past(node.text, node.calls):
         apply(executor, part, where)
 
 
-def append_step(executor: StreamExecutor, node: SglToolCall, where: SourcePlace | None) -> None:
+def append_step(executor: StateWriter, node: SglToolCall, where: SourcePlace | None) -> None:
     """A step: one gen, or what the format of the model makes of it."""
     try:
-        parts = node.reading.toolbox.format_for(executor.backend).nodes(node, executor.backend)
+        parts = node.reading.toolbox.nodes_of(node, executor.backend)
     except Exception as error:
         raise node_failure(node, error, where) from error
     if parts is None:
@@ -53,7 +50,7 @@ def append_step(executor: StreamExecutor, node: SglToolCall, where: SourcePlace 
         apply(executor, part, where)
 
 
-def append_continued(executor: StreamExecutor, node: SglContinued, where: SourcePlace | None) -> None:
+def append_continued(executor: StateWriter, node: SglContinued, where: SourcePlace | None) -> None:
     """A gen that depends on the operation before it, which went through the same gated stream."""
     piece = executor.bind(node.name, PendingText(node, where))
     stream = executor.stream

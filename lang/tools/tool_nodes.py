@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Generated
-from ..nodes.ir import SglGen
+from ..nodes.ir import SglExpr, SglExprList, SglGen
 from ..sampling.constraint_match import matches_constraint
 from ..sampling.text_limits import at_limit
 from ..sampling.options import SamplingOptions
 from ..typed.type_constraint import constrained, reject_constraints
 from ..typed.text_reading import TextReading
-from .tool_calls import ToolCalls
+from .tool_calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from .toolbox import Toolbox
+    from .python_tool import Tool
+
+
+class ToolSet(SglExprList, ABC):
+    """Tools that a model may call, as the nodes of a step and an agent see them: a Toolbox."""
+
+    tools: dict[str, Tool]
+
+    @abstractmethod
+    def call(self, name: str | None = None, choice: str = "auto", **options: Any) -> SglToolCall:
+        """The node of a step: text or calls."""
+
+    @abstractmethod
+    def run(self, call: ToolCall, raise_errors: bool = False) -> Any:
+        """Call the tool's function with checked arguments."""
+
+    @abstractmethod
+    def nodes_of(self, call: SglToolCall, backend: Backend) -> list[SglExpr] | None:
+        """The nodes of a step that is more than one gen in the format of the backend's model, None for one gen."""
+
+    @abstractmethod
+    def chosen(self, choice: str) -> list[Tool]:
+        """The tools that may be called."""
+
+    @abstractmethod
+    def grammar(self, choice: str, backend: Backend) -> str | None:
+        """The structural tag of a step, None where a step is several nodes."""
+
+    @abstractmethod
+    def parse(self, text: str, backend: Backend) -> ToolCalls:
+        """The calls in any text."""
 
 
 class ToolReading:
     """How the text of a `toolbox.call` becomes a ToolCalls, in the format of the backend's model."""
 
-    def __init__(self, toolbox: Toolbox, choice: str) -> None:
+    def __init__(self, toolbox: ToolSet, choice: str) -> None:
         self.toolbox = toolbox
         self.choice = choice
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, nearest
-from ..nodes.ir import SglExprList, SglTools
+from ..nodes.ir import SglExpr, SglTools
 from ..nodes.primitives import gen
 from ..typed.typed_json import reasons
 from .tool_calls import ToolCall, ToolCalls
 from .formats import ToolFormat, choose_format, format_named
 from .agent_loop import run_agent
-from .tool_nodes import SglToolCall, ToolReading
+from .tool_nodes import SglToolCall, ToolReading, ToolSet
 from .python_tool import Tool, tool_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def tools(functions: Iterable[Any], format: Any = None) -> Toolbox:
     return Toolbox(functions, format)
 
 
-class Toolbox(SglExprList):
+class Toolbox(ToolSet):
     """Tools that a model may call. As an expression, their description; see `sgl.tools`."""
 
     def __init__(self, sources: Iterable[Any], format: str | ToolFormat | None = None) -> None:
@@ -149,6 +149,9 @@ class Toolbox(SglExprList):
 
     def format_for(self, backend: Backend) -> ToolFormat:
         return self.format or choose_format(backend)
+
+    def nodes_of(self, call: SglToolCall, backend: Backend) -> list[SglExpr] | None:
+        return self.format_for(backend).nodes(call, backend)
 
     def describe(self, backend: Backend) -> str:
         """The text that describes the tools to the model."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .pydantic_validators import bounds_values, reads_otherwise
 from .hashable_items import followed
-from .pydantic_scalars import text
+from .pydantic_scalars import ScalarSchema, text
 from .regexes.number_range_regexes import integers
-
-if TYPE_CHECKING:
-    from .pydantic_schema import ReadableSchema
 
 Schema = dict[str, Any]
 Core = Mapping[str, Any]
@@ -24,7 +22,7 @@ _PLAIN_FLOAT = r"(?:0|[1-9]\d{0,38})(?:\.\d{1,40})?"
 _POSITIVE = r"(?:0\.\d{0,20}[1-9]|[1-9]\d{0,38}(?:\.\d{1,40})?)"
 
 
-def names_of(core: Core, generator: ReadableSchema) -> Schema:
+def names_of(core: Core, generator: ScalarSchema) -> Schema:
     """The schema of the names. {} where any name is read; Unwritable where none is."""
     found = [one for one in _names(core, generator) if one is not None]
     if not found:
@@ -34,15 +32,15 @@ def names_of(core: Core, generator: ReadableSchema) -> Schema:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def _names(core: Core, generator: ReadableSchema) -> list[Schema | None]:
+def _names(core: Core, generator: ScalarSchema) -> list[Schema | None]:
     """One schema or several of which each will do; None for what can be no name."""
     core = followed(core, generator.cores)
     kind = core["type"]
     if kind in ("function-before", "function-after", "function-wrap"):
         said = generator.resolved(generator.generate_inner(core))  # refuses what no grammar says
-        if generator.bounds_values(core):
+        if bounds_values(core):
             generator.refuse("a bound around the type of a key has no counterpart; put it on the type itself")
-        if generator.reads_otherwise(core):
+        if reads_otherwise(core):
             return [_name(one) for one in said.get("anyOf", [said]) if one.get("type") == "string"]
     if kind == "union":
         choices = [one[0] if isinstance(one, tuple) else one for one in core["choices"]]
@@ -53,11 +51,11 @@ def _names(core: Core, generator: ReadableSchema) -> list[Schema | None]:
     return [made if kind in _MAKERS else _text(core, generator)]
 
 
-def _is_text(core: Core, generator: ReadableSchema) -> bool:
+def _is_text(core: Core, generator: ScalarSchema) -> bool:
     return generator.resolved(generator.generate_inner(core)).get("type") == "string"
 
 
-def _text(core: Core, generator: ReadableSchema) -> Schema | None:
+def _text(core: Core, generator: ScalarSchema) -> Schema | None:
     """The schema of a text is that of a name. What a name may be instead is `str` with any characters."""
     if core["type"] not in (*_TEXTS, *_INNER):
         return None
@@ -73,11 +71,11 @@ def _name(made: Schema) -> Schema:
     return kept | ({"format": made["format"]} if made.get("format") in ("ipv4", "ipv6") else {})
 
 
-def _anything(core: Core, generator: ReadableSchema) -> Schema:
+def _anything(core: Core, generator: ScalarSchema) -> Schema:
     return {}
 
 
-def _integer(core: Core, generator: ReadableSchema) -> Schema:
+def _integer(core: Core, generator: ScalarSchema) -> Schema:
     low = [core["ge"]] if "ge" in core else []
     low += [floor(core["gt"]) + 1] if "gt" in core else []
     high = [core["le"]] if "le" in core else []
@@ -88,13 +86,13 @@ def _integer(core: Core, generator: ReadableSchema) -> Schema:
     return _pattern(integers(least, most))
 
 
-def _multiples(step: int, least: int | None, most: int | None, generator: ReadableSchema) -> Schema:
+def _multiples(step: int, least: int | None, most: int | None, generator: ScalarSchema) -> Schema:
     if least is None or most is None or (most - least) // step > _LISTED:
         generator.refuse(f"multiple_of={step} of a key needs bounds with at most {_LISTED} multiples between them; give ge and le")
     return {"enum": [str(value) for value in range(ceil(least / step) * step, most + 1, step)]}
 
 
-def _number(core: Core, generator: ReadableSchema) -> Schema:
+def _number(core: Core, generator: ScalarSchema) -> Schema:
     """Without an exponent. Of bounds only 0 can be said."""
     bounds = {key: core[key] for key in ("ge", "gt", "le", "lt", "multiple_of", "max_digits", "decimal_places") if key in core}
     if not bounds:
@@ -106,11 +104,11 @@ def _number(core: Core, generator: ReadableSchema) -> Schema:
     generator.refuse(f"bounds of a key that is a {core['type']} have no counterpart; leave them out, or give int or str")
 
 
-def _boolean(core: Core, generator: ReadableSchema) -> Schema:
+def _boolean(core: Core, generator: ScalarSchema) -> Schema:
     return {"enum": ["true", "false"]}
 
 
-def _enum(core: Core, generator: ReadableSchema) -> Schema | None:
+def _enum(core: Core, generator: ScalarSchema) -> Schema | None:
     """Only where all members are numbers, as those of IntEnum, pydantic reads names as numbers."""
     kind = {"int": int, "float": float}.get(core.get("sub_type", ""), str)
     values = [member.value for member in core["members"]]
@@ -118,7 +116,7 @@ def _enum(core: Core, generator: ReadableSchema) -> Schema | None:
     return {"enum": names} if names else None
 
 
-def _literal(core: Core, generator: ReadableSchema) -> Schema | None:
+def _literal(core: Core, generator: ScalarSchema) -> Schema | None:
     names = [str.__str__(value) for value in core["expected"] if isinstance(value, str)]
     return {"enum": names} if names else None
 

@@ -35,10 +35,21 @@ class ScalarSchema(GenerateJsonSchema):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.path: list[str] = []
+        self.cores: dict[str, Any] = {}  # core schemas by the names of their definitions
         self.timely = False
 
     def refuse(self, reason: str) -> NoReturn:
         raise UnsupportedType(reason, tuple(self.path))
+
+    # --- definitions -------------------------------------------------------------------------------------
+
+    def definitions_schema(self, schema: Any) -> Schema:
+        self.cores |= {core["ref"]: core for core in schema["definitions"]}
+        return super().definitions_schema(schema)
+
+    def resolved(self, made: Schema) -> Schema:
+        """The definition that a reference names, as far as it is made already."""
+        return self.resolve_ref_schema(made) if "$ref" in made else made
 
     # --- numbers -----------------------------------------------------------------------------------------
 

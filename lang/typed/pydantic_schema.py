@@ -11,7 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
-from .pydantic_validators import bounds_values, checked, reads_otherwise
+from .pydantic_validators import checked
 from .type_constraint import type_name
 from .json_decimals import unmarked
 from .hashable_items import distinct, followed, hashable
@@ -43,7 +43,6 @@ class ReadableSchema(ScalarSchema):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.cores: dict[str, Any] = {}  # core schemas by the names of their definitions
         self._names: dict[int, str] = {}  # of fields by the identity of their core schemas
         self._tags: list[tuple[Schema, str]] = []  # members of tagged unions, and the names that tell them apart
         self._contents = False
@@ -62,16 +61,6 @@ class ReadableSchema(ScalarSchema):
         if name is not None:
             self.path.pop()
         return _without_format(made)
-
-    def resolved(self, made: Schema) -> Schema:
-        """What a reference stands for, as far as it is made already."""
-        return self.resolve_ref_schema(made) if "$ref" in made else made
-
-    def bounds_values(self, core: Any) -> bool:
-        return bounds_values(core)
-
-    def reads_otherwise(self, core: Any) -> bool:
-        return reads_otherwise(core)
 
     def sort(self, value: Any, parent_key: str | None = None) -> Any:
         """As people write schemas, and models have read them: the type first."""
@@ -95,10 +84,6 @@ class ReadableSchema(ScalarSchema):
 
     def typed_dict_schema(self, schema: Any) -> Schema:
         return _closed(super().typed_dict_schema(schema))
-
-    def definitions_schema(self, schema: Any) -> Schema:
-        self.cores |= {core["ref"]: core for core in schema["definitions"]}
-        return super().definitions_schema(schema)
 
     def _named_required_fields_schema(self, named_required_fields: Any) -> Schema:
         self._names |= {id(field): name for name, _, field in named_required_fields}

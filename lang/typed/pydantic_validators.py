@@ -9,18 +9,15 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .pydantic_scalars import finite, text, with_patterns
+from .pydantic_scalars import ScalarSchema, finite, text, with_patterns
 from .regexes import encoding_regexes, address_regexes
 from .regexes.ecma_regexes import ASCII
 
-if TYPE_CHECKING:
-    from .pydantic_schema import ReadableSchema
-
 Schema = dict[str, Any]
 Core = Mapping[str, Any]
-Check = Callable[["ReadableSchema", Core, Schema], Schema]
+Check = Callable[[ScalarSchema, Core, Schema], Schema]
 
 _LIBRARIES = ("pydantic", "pydantic_core", "pydantic_extra_types", "annotated_types")
 _SIZE = r"\d{1,9}(?:\.\d{1,3})? ?(?:[kMGTPE]i?B|B)"
@@ -30,7 +27,7 @@ _UPDATES = (*_KEYWORDS, "minLength", "maxLength", "minItems", "maxItems")
 _SECRETS = ("SecretStr", "SecretBytes")
 
 
-def checked(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def checked(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     """The schema of a type with a function of a library around it, as narrow as the function is."""
     function = core["function"]["function"]
     name = _library_name(function)
@@ -63,7 +60,7 @@ def _pattern(pattern: Callable[[], str]) -> Check:
     return lambda generator, core, made: text(pattern())
 
 
-def _encoded(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def _encoded(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     """Base64 of pydantic; encoders of the program are taken as they are."""
     function = core["function"]["function"]
     name = function.__self__.encoder.__name__
@@ -75,17 +72,17 @@ def _encoded(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
     return text((encoding_regexes.base64_of_ascii if function.__name__ == "decode_str" else encoding_regexes.base64)(alphabet))
 
 
-def _zone_names(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def _zone_names(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     from zoneinfo import available_timezones
 
     return {"type": "string", "enum": sorted(available_timezones())}
 
 
-def _finite(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def _finite(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     return finite(made) if made.get("type") == "number" else made
 
 
-def _length(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def _length(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     """Of what has as many characters as its text. pydantic has put the keyword into the schema."""
     inner = _unwrapped(core["schema"])
     (bound, value), *_ = core["function"]["function"].keywords.items()
@@ -110,7 +107,7 @@ def _unwrapped(core: Core) -> str:
     return str(core["type"])
 
 
-def _bound(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def _bound(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     """A bound around several kinds of numbers becomes one of each."""
     (name, value), *_ = core["function"]["function"].keywords.items()
     plain = {key: inner for key, inner in made.items() if key not in _KEYWORDS}
@@ -132,7 +129,7 @@ def reads_otherwise(core: Core) -> bool:
     return _library_name(core["function"]["function"]) in _CHECKS
 
 
-def _predicate(generator: ReadableSchema, core: Core, made: Schema) -> Schema:
+def _predicate(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     """A predicate of the program is taken as it is; of methods of str those with a pattern."""
     found = inspect.getclosurevars(core["function"]["function"]).nonlocals.get("annotation")
     test = getattr(found, "func", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sgl.lang.check.api import _check
-from sgl.lang.check.source import Source
+from sgl.lang.check.source_text import SourceText
 
 DEEP = {
     "signs": "x = " + "-" * 100_000 + "1\n",
@@ -19,6 +19,6 @@ DEEP = {
 @pytest.mark.parametrize("begin", ["", "import sgl\n"])
 @pytest.mark.parametrize("kind", DEEP)
 def test_deep_source(kind: str, begin: str) -> None:
-    found = _check(Source("x.py", begin + DEEP[kind]))
+    found = _check(SourceText("x.py", begin + DEEP[kind]))
     assert all(problem.path == "x.py" and problem.rule == "SGL001" and "nested too deeply" in problem.message for problem in found)
     assert found or not begin

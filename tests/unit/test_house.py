@@ -9,6 +9,7 @@ from pathlib import Path
 
 import house
 import pytest
+from house_imports import circles, imports
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,6 +125,26 @@ def test_no_files_import_each_other(say: Say, how: str) -> None:
 
 def test_a_circle_through_the_front_of_a_room(say: Say) -> None:
     assert "runtime.cache -> " in say({"runtime/cache/int_row.py": "from . import Row"})[0]
+
+
+def circles_said(root: Path, most: int) -> list[str]:
+    return [line.strip() for line in house.typing_circles(circles(imports(root)), most)]
+
+
+def test_circles_that_only_type_checkers_see_are_counted(say: Say, tmp_path: Path) -> None:
+    """HOUSE has one: a room, its row and its tree."""
+    assert say({}) == [] and circles_said(tmp_path, 1) == []
+    problem, one = circles_said(tmp_path, 0)
+    assert problem.startswith("1 circles of files") and one == "runtime.cache runtime.cache.row runtime.cache.tree"
+    planted = {"runtime/loop/a.py": TYPING + "if TYPE_CHECKING:\n    from .b import B", "runtime/loop/b.py": "from .a import A"}
+    assert say(planted) == [] and circles_said(tmp_path, 2) == []
+    assert circles_said(tmp_path, 1)[1:] == ["runtime.cache runtime.cache.row runtime.cache.tree", "runtime.loop.a runtime.loop.b"]
+
+
+def test_circles_that_share_a_file_are_one(say: Say, tmp_path: Path) -> None:
+    files = {"runtime/cache/int_row.py": "", "runtime/loop/hub.py": TYPING + "if TYPE_CHECKING:\n    from . import a, b"}
+    say(files | {f"runtime/loop/{name}.py": "from .hub import Hub" for name in "ab"})
+    assert circles_said(tmp_path, 0)[1:] == ["runtime.loop.a runtime.loop.b runtime.loop.hub"]
 
 
 def test_every_room_has_a_row_and_every_row_a_room(say: Say) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,13 +17,26 @@ from ...concurrency.one_shot_callbacks import when_done
 from ...global_config import own_words
 from ...errors import UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
+from ...sampling.options import SamplingOptions
 from ..pending_calls import PendingCalls, gather_results, forward_result
 from .meta_info import Entry, MetaInfoWriter
 from .embedded_select import SelectCandidates, decide, score_without_prompt
 from .untokenized_tail import UntokenizedTail, common_prefix
 
-if TYPE_CHECKING:
-    from .embedded_backend import EmbeddedBackend
+
+class StreamBackend(Protocol):
+    """What an EmbeddedStream asks of its backend: an EmbeddedBackend."""
+
+    engine: Any
+    tokenizer: Any
+    shows_prompt_token: bool
+
+    @property
+    def start_token(self) -> int: ...
+    @property
+    def deciders(self) -> Executor: ...
+    def sampling_params(self, request: GenRequest) -> Any: ...
+    def grammar(self, options: SamplingOptions) -> Any: ...
 
 
 class EmbeddedStream(Stream):
@@ -37,7 +50,7 @@ class EmbeddedStream(Stream):
     waiting.
     """
 
-    def __init__(self, backend: EmbeddedBackend, sequence: Any = None, tail: UntokenizedTail | None = None, adapter: str | None = None) -> None:
+    def __init__(self, backend: StreamBackend, sequence: Any = None, tail: UntokenizedTail | None = None, adapter: str | None = None) -> None:
         self._backend = backend
         self._adapter = adapter
         self._sequence = sequence  # None: a fork of a stream that is not there yet

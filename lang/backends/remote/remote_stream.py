@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ...global_config import own_words
@@ -22,12 +22,23 @@ from ...media.media_urls import as_url
 from ...sampling.choices import ChoicesDecision
 from ..pending_calls import PendingCalls
 from .remote_event_loop import call_on_loop
-from .remote_prompt import RemotePromptBuilder
-
-if TYPE_CHECKING:
-    from .base import RemoteBackend
+from .remote_prompt import RemotePromptBuilder, RemotePrompt
 
 T = TypeVar("T")
+
+
+class StreamBackend(Protocol):
+    """What a RemoteStream asks of its backend: a RemoteBackend."""
+
+    takes_media: frozenset[str]
+
+    def check(self, request: GenRequest | SelectRequest) -> None: ...
+    async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated: ...
+    async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision: ...
+    async def warm(self, prompt: RemotePrompt) -> None: ...
+    async def perform(
+        self, work: Callable[[], Awaitable[T]], deadline: float | None = None, may_retry: Callable[[], bool] = ...
+    ) -> T: ...
 
 
 class RemoteStream(Stream):
@@ -37,7 +48,7 @@ class RemoteStream(Stream):
     `produce`, `decide` and, for what a fork takes over, `inherit`.
     """
 
-    def __init__(self, backend: RemoteBackend, born: bool = True) -> None:
+    def __init__(self, backend: StreamBackend, born: bool = True) -> None:
         self.backend = backend
         self.draft = RemotePromptBuilder()
         self._gate = PendingCalls(shut=not born)

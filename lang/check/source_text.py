@@ -17,7 +17,7 @@ _REMOTE = re.compile(r"\b(RuntimeEndpoint|OpenAI|Anthropic|LiteLLM|VertexAI|Crus
 
 
 @dataclass
-class Source:
+class SourceText:
     """`cells` gives for each line (from 0) of a notebook its cell and its line there, both from 1."""
 
     path: str
@@ -59,13 +59,13 @@ class Source:
         return listed is None or rule in {part.strip() for part in listed.split(",")}
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> SourceText:
     """Raises OSError, ValueError for what is no text or no notebook."""
     text = path.read_text(encoding="utf-8-sig")
-    return notebook_source(str(path), text) if path.suffix == ".ipynb" else Source(str(path), text)
+    return notebook_source(str(path), text) if path.suffix == ".ipynb" else SourceText(str(path), text)
 
 
-def notebook_source(path: str, text: str) -> Source:
+def notebook_source(path: str, text: str) -> SourceText:
     """The code cells in their order, without magics. Raises ValueError if the text is no notebook."""
     try:
         cells = json.loads(text)["cells"]
@@ -74,7 +74,7 @@ def notebook_source(path: str, text: str) -> Source:
         raise ValueError(f"{path} is not a notebook: {error!r}") from error
 
 
-def _joined(path: str, cells: list[dict[str, object]]) -> Source:
+def _joined(path: str, cells: list[dict[str, object]]) -> SourceText:
     lines: list[str] = []
     places: list[tuple[int, int]] = []
     for number, cell in enumerate(cells, 1):
@@ -85,7 +85,7 @@ def _joined(path: str, cells: list[dict[str, object]]) -> Source:
         for place, line in enumerate(_without_magics(text), 1):
             lines.append(line)
             places.append((number, place))
-    return Source(path, "\n".join(lines) + "\n", places or [(1, 1)])
+    return SourceText(path, "\n".join(lines) + "\n", places or [(1, 1)])
 
 
 def _without_magics(text: str) -> Iterator[str]:

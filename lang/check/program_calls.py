@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..program import batch_runs
 from ..program.program_run import _SWITCHES
 from ..sampling.options import RUN_NAMES
-from .facts import Env
+from .abstract_values import (
+    ANY,
+    Arguments,
+    Const,
+    Function,
+    GeneratedText,
+    KnownKeys,
+    ListValue,
+    TextPattern,
+    Value,
+    options_of,
+)
+from .context import CheckContext
+from .environment import Env, escape
+from .primitive_calls import check_values
 from .problem import hint
-from .values import ANY, Const, Dict, Function, GenText, Many, Text, Value, options_of
-from .words import check_values
 
-if TYPE_CHECKING:
-    from .calls import Arguments
-    from .checker import Checker
-
-Def = ast.FunctionDef | ast.AsyncFunctionDef
+AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
 RUNNERS = ("run", "run_batch", "arun", "arun_batch", "bind", "trace", "cache", "compile")
 _RUN_EXTRA = frozenset({"timeout", "budget", "adapter"})
 _BATCH_EXTRA = frozenset(
@@ -27,7 +35,7 @@ _BATCH_EXTRA = frozenset(
 
 
 @dataclass(frozen=True)
-class Signature:
+class ProgramSignature:
     """The parameters of a program after `s`."""
 
     positional: tuple[str, ...]
@@ -37,7 +45,7 @@ class Signature:
     more_named: bool
 
 
-def signature(node: Def) -> Signature:
+def signature(node: AnyFunctionDef) -> ProgramSignature:
     spec = node.args
     ordered = [*spec.posonlyargs, *spec.args]
     optional = {item.arg for item in ordered[len(ordered) - len(spec.defaults) :]}
@@ -46,10 +54,12 @@ def signature(node: Def) -> Signature:
     }
     names = [item.arg for item in ordered[1:]]
     every = frozenset(names) | {item.arg for item in spec.kwonlyargs}
-    return Signature(tuple(names), every - optional, every, spec.vararg is not None, spec.kwarg is not None)
+    return ProgramSignature(
+        tuple(names), every - optional, every, spec.vararg is not None, spec.kwarg is not None
+    )
 
 
-def check_declaration(c: Checker, node: Def) -> None:
+def check_declaration(c: CheckContext, node: AnyFunctionDef) -> None:
     """The parameters of a program."""
     spec = node.args
     ordered = [*spec.posonlyargs, *spec.args]
@@ -68,6 +78,18 @@ def check_declaration(c: Checker, node: Def) -> None:
             )  # fmt: skip
 
 
+def check_decorated(c: CheckContext, function: Function, node: ast.Attribute) -> None:
+    """`function.run` and its like need a program."""
+    if function.is_program or node.attr not in RUNNERS or isinstance(function.node, ast.Lambda):
+        return
+    spec = function.node.args
+    if spec.args and spec.args[0].arg == "s" and function.name in c.names.language_functions:
+        c.report(
+            "SGL604", node,
+            f"{function.name} is not a program: put @sgl.function above its def in line {function.node.lineno}",
+        )  # fmt: skip
+
+
 def run_options() -> frozenset[str]:
     """All keywords of `run` that are not the program's own."""
     return frozenset(RUN_NAMES | _SWITCHES | _RUN_EXTRA)
@@ -80,10 +102,10 @@ def batch_options() -> frozenset[str]:
 # --- running -----------------------------------------------------------------------------------------------
 
 
-def run(c: Checker, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def run(c: CheckContext, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     """`program(...)`, `program.run(...)`: the finished state."""
-    assert isinstance(program.node, Def)
-    c.escape(arguments.all(), env)
+    assert isinstance(program.node, AnyFunctionDef)
+    escape(arguments.all(), env)
     own = signature(program.node)
     options = {name: value for name, value in arguments.named.items() if name not in own.names}
     _check_names(c, program, own, node, options, run_options())
@@ -97,7 +119,12 @@ def _places(node: ast.Call) -> dict[str, ast.AST]:
 
 
 def _check_names(
-    c: Checker, program: Function, own: Signature, node: ast.Call, given: Any, options: frozenset[str]
+    c: CheckContext,
+    program: Function,
+    own: ProgramSignature,
+    node: ast.Call,
+    given: Any,
+    options: frozenset[str],
 ) -> None:
     if own.more_named:
         return
@@ -110,7 +137,9 @@ def _check_names(
             )  # fmt: skip
 
 
-def _check_count(c: Checker, program: Function, own: Signature, node: ast.Call, arguments: Arguments) -> None:
+def _check_count(
+    c: CheckContext, program: Function, own: ProgramSignature, node: ast.Call, arguments: Arguments
+) -> None:
     if not arguments.whole:
         return
     count = len(arguments.positional)
@@ -131,10 +160,12 @@ def _listed(names: Any) -> str:
 # --- methods -----------------------------------------------------------------------------------------------
 
 
-def method(c: Checker, program: Function, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def method(
+    c: CheckContext, program: Function, name: str, node: ast.Call, arguments: Arguments, env: Env
+) -> Value:
     """`program.name(...)`."""
     if not program.is_program:
-        c.escape(arguments.all(), env)
+        escape(arguments.all(), env)
         return ANY
     if name in ("run", "arun"):
         return run(c, program, node, arguments, env)
@@ -142,14 +173,14 @@ def method(c: Checker, program: Function, name: str, node: ast.Call, arguments: 
         return _run_batch(c, program, node, arguments, env)
     if name == "bind":
         return _bind(c, program, node, arguments, env)
-    c.escape(arguments.all(), env)
+    escape(arguments.all(), env)
     return ANY
 
 
-def _bind(c: Checker, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
-    assert isinstance(program.node, Def)
+def _bind(c: CheckContext, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+    assert isinstance(program.node, AnyFunctionDef)
     own = signature(program.node)
-    c.escape(arguments.all(), env)
+    escape(arguments.all(), env)
     for keyword in node.keywords:
         if keyword.arg is not None and keyword.arg not in own.names and not own.more_named:
             c.report(
@@ -160,8 +191,8 @@ def _bind(c: Checker, program: Function, node: ast.Call, arguments: Arguments, e
     return Function(program.node, (program.bound or frozenset()) | bound, program.closure)
 
 
-def _run_batch(c: Checker, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
-    assert isinstance(program.node, Def)
+def _run_batch(c: CheckContext, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+    assert isinstance(program.node, AnyFunctionDef)
     own = signature(program.node)
     known = batch_options()
     for keyword in node.keywords:
@@ -173,36 +204,40 @@ def _run_batch(c: Checker, program: Function, node: ast.Call, arguments: Argumen
         for option in options_of(items):
             for item in _items(option):
                 _check_item(c, program, own, item, node.args[0] if node.args else node)
-        c.escape([items], env)
+        escape([items], env)
     if "return_exceptions" in arguments.named or not arguments.whole:
         return ANY
-    return Many((c.finished_state(program, env),), complete=False)
+    return ListValue((c.finished_state(program, env),), complete=False)
 
 
 def _items(value: Value) -> list[Value]:
-    if isinstance(value, Many):
+    if isinstance(value, ListValue):
         return [option for item in value.items for option in options_of(item)]
     if isinstance(value, Const) and isinstance(value.value, list | tuple):
         return [Const(item) for item in value.value]
     return []
 
 
-def _check_item(c: Checker, program: Function, own: Signature, item: Value, place: ast.AST) -> None:
+def _check_item(
+    c: CheckContext, program: Function, own: ProgramSignature, item: Value, place: ast.AST
+) -> None:
     """One item of a batch: a dict or a tuple of arguments."""
     if isinstance(item, Const) and isinstance(item.value, dict):
-        item = Dict(tuple(item.value))
-    if isinstance(item, Dict):
+        item = KnownKeys(tuple(item.value))
+    if isinstance(item, KnownKeys):
         _check_keys(c, program, own, item, place)
-    elif isinstance(item, Many) and item.complete:
+    elif isinstance(item, ListValue) and item.complete:
         _check_length(c, program, own, len(item.items), place)
     elif isinstance(item, Const) and isinstance(item.value, list | tuple):
         _check_length(c, program, own, len(item.value), place)
-    elif isinstance(item, Const | Text | GenText):
+    elif isinstance(item, Const | TextPattern | GeneratedText):
         shown = repr(item.value) if isinstance(item, Const) else "text"
         c.report("SGL603", place, f"an item of the batch is {shown}; give a dict or a tuple of arguments")
 
 
-def _check_keys(c: Checker, program: Function, own: Signature, item: Dict, place: ast.AST) -> None:
+def _check_keys(
+    c: CheckContext, program: Function, own: ProgramSignature, item: KnownKeys, place: ast.AST
+) -> None:
     for key in item.keys:
         if key not in own.names and not own.more_named:
             meant = hint(str(key), own.names)
@@ -211,7 +246,9 @@ def _check_keys(c: Checker, program: Function, own: Signature, item: Dict, place
         c.report("SGL603", place, f"an item lacks {_listed(missing)}, which {program.name} needs")
 
 
-def _check_length(c: Checker, program: Function, own: Signature, count: int, place: ast.AST) -> None:
+def _check_length(
+    c: CheckContext, program: Function, own: ProgramSignature, count: int, place: ast.AST
+) -> None:
     names = [name for name in own.positional if name not in (program.bound or ())]
     least = sum(name in own.required for name in names)
     if not least <= count <= len(own.positional) and not own.more_positional:

@@ -12,6 +12,9 @@ class Value:
     """Base of all abstract values."""
 
 
+MOST_UNROLLED = 16  # items of a loop that is followed item by item
+
+
 @dataclass(frozen=True)
 class Unknown(Value):
     """Nothing is known, but if it is `plain`, that it holds no nodes and no states; `generated`: a model wrote it."""
@@ -33,14 +36,14 @@ class Const(Value):
 
 
 @dataclass(frozen=True)
-class Text(Value):
+class TextPattern(Value):
     """Text with holes; `pattern` matches what it may be."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
-class GenText(Value):
+class GeneratedText(Value):
     """The text of one gen or select, as `s[name]` gives it."""
 
     name: str
@@ -55,14 +58,14 @@ class Coroutine(Value):
 
 
 @dataclass(frozen=True)
-class Dict(Value):
+class KnownKeys(Value):
     """A dict whose keys are known."""
 
     keys: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Many(Value):
+class ListValue(Value):
     """A list or tuple. If it is not `complete` there may be more of the same kind."""
 
     items: tuple[Value, ...]
@@ -71,14 +74,14 @@ class Many(Value):
 
 
 @dataclass(frozen=True)
-class Choice(Value):
+class OneOf(Value):
     """One of several values."""
 
     options: tuple[Value, ...]
 
 
 @dataclass(frozen=True)
-class Module(Value):
+class ImportedModule(Value):
     """An imported module: sgl itself, or another one (by name)."""
 
     name: str
@@ -86,7 +89,7 @@ class Module(Value):
 
 
 @dataclass(frozen=True)
-class Word(Value):
+class PublicName(Value):
     """A public name of sgl, as `gen`."""
 
     name: str
@@ -110,14 +113,14 @@ class Function(Value):
 
 
 @dataclass(frozen=True)
-class State(Value):
+class StateRef(Value):
     """A program state; several numbers if it is one of several states."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Method(Value):
+class BoundMethod(Value):
     """An attribute of a state, a group, a program or a list that is about to be called."""
 
     owner: Value
@@ -125,7 +128,7 @@ class Method(Value):
 
 
 @dataclass(frozen=True)
-class Group(Value):
+class ForkGroup(Value):
     """What `s.fork()` gives."""
 
     children: tuple[int, ...]
@@ -133,34 +136,55 @@ class Group(Value):
 
 
 @dataclass(frozen=True)
-class Turn(Value):
+class StateBlock(Value):
     """`s.user()` without an expression: a context manager. `name` for var_scope."""
 
-    state: State
+    state: StateRef
     role: str | None
     name: Value | None = None
 
 
 @dataclass(frozen=True)
-class Copy(Value):
+class CopyBlock(Value):
     """`s.copy()`: a context manager that gives a forked state."""
 
-    group: Group
+    group: ForkGroup
 
 
 @dataclass(frozen=True)
-class Submitted(Value):
+class AppendedTurn(Value):
     """What `s.user(expr)` gives: it is appended already."""
 
     role: str
+
+
+@dataclass
+class Arguments:
+    """The values of a call's arguments. Not `whole` if it has * or **; `rest` is what those and the later ones give."""
+
+    positional: list[Value] = field(default_factory=list)
+    named: dict[str, Value] = field(default_factory=dict)
+    rest: list[Value] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        return not self.rest
+
+    def get(self, index: int, name: str) -> Value | None:
+        if len(self.positional) > index:
+            return self.positional[index]
+        return self.named.get(name, None if self.whole else ANY)
+
+    def all(self) -> list[Value]:
+        return [*self.positional, *self.named.values(), *self.rest]
 
 
 # --- nodes -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Node:
-    """A piece of an expression. `kind`: gen, select, begin, end, scope, text, or any (unknown pieces)."""
+class ExprNode:
+    """A piece of an expression. `kind`: gen, select, begin, end, scope, text, plain_text, turns, or any (unknown pieces)."""
 
     kind: str
     place: ast.AST
@@ -170,46 +194,46 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Nodes(Value):
+class Expression(Value):
     """A chain of nodes that may be appended to a state."""
 
-    nodes: tuple[Node | Choice, ...]
+    nodes: tuple[ExprNode | OneOf, ...]
 
 
 def options_of(value: Value) -> Iterator[Value]:
     """All that the value may be."""
-    if isinstance(value, Choice):
+    if isinstance(value, OneOf):
         for option in value.options:
             yield from options_of(option)
     else:
         yield value
 
 
-def either(values: Iterable[Value]) -> Value:
+def one_of(values: Iterable[Value]) -> Value:
     """One of these."""
     found: list[Value] = []
     for value in values:
         found += [option for option in options_of(value) if option not in found]
     if len(found) == 1:
         return found[0]
-    if all(isinstance(value, State) for value in found) and found:
-        return State(tuple(dict.fromkeys(n for v in found if isinstance(v, State) for n in v.numbers)))
-    if all(isinstance(value, Const | Unknown | Text | GenText | Dict) for value in found):
+    if all(isinstance(value, StateRef) for value in found) and found:
+        return StateRef(tuple(dict.fromkeys(n for v in found if isinstance(v, StateRef) for n in v.numbers)))
+    if all(isinstance(value, Const | Unknown | TextPattern | GeneratedText | KnownKeys) for value in found):
         if any(isinstance(value, Unknown) and not value.plain for value in found):
             return ANY
         return GENERATED if any(is_generated(value) for value in found) else PLAIN
-    return Choice(tuple(found)) if 0 < len(found) <= 8 else ANY
+    return OneOf(tuple(found)) if 0 < len(found) <= 8 else ANY
 
 
 def is_generated(value: Value) -> bool:
     """Whether a model wrote it, or it was made of what a model wrote."""
-    return isinstance(value, GenText) or (isinstance(value, Unknown) and value.generated)
+    return isinstance(value, GeneratedText) or (isinstance(value, Unknown) and value.generated)
 
 
-def holds_nodes(value: Value) -> bool:
+def is_expression(value: Value) -> bool:
     """Whether the value surely is an expression of the language."""
-    return isinstance(value, Nodes) or (
-        isinstance(value, Choice) and all(holds_nodes(option) for option in value.options)
+    return isinstance(value, Expression) or (
+        isinstance(value, OneOf) and all(is_expression(option) for option in value.options)
     )
 
 
@@ -217,6 +241,55 @@ def is_plain(value: Value) -> bool:
     """Whether it surely holds neither nodes nor states."""
     if isinstance(value, Unknown):
         return value.plain
-    if isinstance(value, Many | Choice):
-        return all(map(is_plain, value.items if isinstance(value, Many) else value.options))
-    return isinstance(value, Const | Text | GenText | Dict)
+    if isinstance(value, ListValue | OneOf):
+        return all(map(is_plain, value.items if isinstance(value, ListValue) else value.options))
+    return isinstance(value, Const | TextPattern | GeneratedText | KnownKeys)
+
+
+# --- what is in a value ----------------------------------------------------------------------------------
+
+
+def known_items(value: Value) -> list[Value] | None:
+    """The items that a loop over the value goes through, if the source tells them and they are few."""
+    items: list[Value] | None = None
+    if isinstance(value, Const) and isinstance(value.value, list | tuple | str | range | dict):
+        items = [Const(item) for item in value.value] if len(value.value) <= MOST_UNROLLED else None
+    elif isinstance(value, ListValue) and value.complete:
+        items = list(value.items)
+    elif isinstance(value, ForkGroup) and len(value.children) > 1:
+        items = [StateRef((number,)) for number in value.children]
+    return items if items is None or len(items) <= MOST_UNROLLED else None
+
+
+def any_element(value: Value) -> Value:
+    """Any item of the value."""
+    if isinstance(value, ForkGroup):
+        return StateRef(value.children)
+    if isinstance(value, ListValue):
+        return any_item(value)
+    if isinstance(value, OneOf):
+        return one_of(any_element(option) for option in value.options)
+    if isinstance(value, Unknown):
+        return value
+    return PLAIN if is_plain(value) else ANY
+
+
+def any_item(many: ListValue) -> Value:
+    return one_of(many.items) if many.items else ANY
+
+
+def leaves(value: Value) -> Iterator[Value]:
+    if isinstance(value, ListValue | OneOf):
+        for item in value.items if isinstance(value, ListValue) else value.options:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def states_in(function: Function) -> Iterator[Value]:
+    """States of the functions around that the function mentions."""
+    used = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
+    for name in used & set(function.closure):
+        for leaf in leaves(function.closure[name]):
+            if isinstance(leaf, StateRef | ForkGroup):
+                yield leaf

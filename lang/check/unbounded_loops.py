@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from .facts import Env
-from .values import State, is_generated
-
-if TYPE_CHECKING:
-    from .checker import Checker
-
-_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+from .abstract_values import StateRef, is_generated
+from .context import CheckContext
+from .environment import Env
 
 
-def check(c: Checker, loop: ast.While, env: Env) -> None:
+def check_loop(c: CheckContext, loop: ast.While, env: Env) -> None:
     """Warn if every way out of the loop waits for the model to write something."""
     changed = {
         node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
@@ -50,7 +45,7 @@ def _exits(body: list[ast.stmt], tests: tuple[ast.expr, ...], inner: bool) -> It
             yield from _exits(node.body, tests, inner)
 
 
-def _by_model(c: Checker, test: ast.expr, changed: set[str], env: Env) -> bool:
+def _by_model(c: CheckContext, test: ast.expr, changed: set[str], env: Env) -> bool:
     """Whether nothing but generated text makes the test true or false."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return all(_by_model(c, part, changed, env) for part in test.values)
@@ -58,12 +53,12 @@ def _by_model(c: Checker, test: ast.expr, changed: set[str], env: Env) -> bool:
         return any(_by_model(c, part, changed, env) for part in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _by_model(c, test.operand, changed, env)
-    if not is_generated(c.quietly(test, env)):
+    if not is_generated(c.value_silently(test, env)):
         return False
     return not any(_may_count(c, node, changed, env) for node in ast.walk(test) if isinstance(node, ast.Name))
 
 
-def _may_count(c: Checker, name: ast.Name, changed: set[str], env: Env) -> bool:
+def _may_count(c: CheckContext, name: ast.Name, changed: set[str], env: Env) -> bool:
     """A name that the loop changes by something other than generated text."""
-    value = c.quietly(name, env)
-    return name.id in changed and not is_generated(value) and not isinstance(value, State)
+    value = c.value_silently(name, env)
+    return name.id in changed and not is_generated(value) and not isinstance(value, StateRef)

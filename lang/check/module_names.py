@@ -1,4 +1,4 @@
-"""What the names of a module mean: imports, functions, constants; and which functions speak the language."""
+"""What the names of a module mean: imports, functions, constants; and which functions use the language."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ast
 import sys
 from collections.abc import Callable, Iterable
 
-from .values import ANY, PLAIN, Const, Module, Value, Word, either, is_plain
+from .abstract_values import ANY, PLAIN, Const, ImportedModule, PublicName, Value, is_plain, one_of
 
 ROOTS = ("sgl", "sglang")
-_WORD_MODULES = ("api", "primitives", "function", "lang")
-STARS = (
+_API_MODULES = ("api", "primitives", "function", "lang")
+STAR_NAMES = (
     "function", "gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", "tools", "fields", "labels", "system",
     "user", "assistant", "tool", "system_begin", "system_end", "user_begin", "user_end", "assistant_begin",
     "assistant_end", "tool_begin", "tool_end", "plain", "special", "set_default_backend", "flush_cache",
@@ -20,22 +20,22 @@ _CHANGERS = {"append", "extend", "insert", "update", "pop", "remove", "clear", "
 Evaluate = Callable[[ast.AST], Value]
 
 
-class Names:
+class ModuleNames:
     """The bindings of a module."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.bindings: dict[str, list[ast.AST | None]] = {}
         self.imports: dict[str, Value] = {}
-        self.stars = False
+        self.has_star_import = False
         self.assigned: set[str] = set()
         self.changed: set[str] = set()  # in place, or from inside a function
         self.shared: set[str] = set()  # by global or nonlocal: any call may change them
         self.awaited: set[int] = set()
         self.as_text: set[int] = set()  # what is put into text: by +, += and f-strings
-        self._users: dict[str, set[str]] = {}
+        self._names_used: dict[str, set[str]] = {}
         self._collect(tree.body)
         self._walk(tree, ())
-        self.speaking = self._speaking()
+        self.language_functions = self._find_language_functions()
 
     @property
     def uses_sgl(self) -> bool:
@@ -51,7 +51,7 @@ class Names:
             values.append(self.imports[name])
         if name in self.changed:
             return PLAIN if all(_is_scalar(value) for value in values) else ANY
-        return either(values) if len(values) == 1 or not all(map(is_plain, values)) else PLAIN
+        return one_of(values) if len(values) == 1 or not all(map(is_plain, values)) else PLAIN
 
     def imported(self, node: ast.Import | ast.ImportFrom) -> dict[str, Value]:
         """The names that an import binds."""
@@ -61,9 +61,9 @@ class Names:
         for alias in node.names:
             if alias.name == "*":
                 if _root(node) in ROOTS:
-                    found.update((word, Word(word)) for word in STARS)
+                    found.update((word, PublicName(word)) for word in STAR_NAMES)
                 else:
-                    self.stars = True
+                    self.has_star_import = True
             else:
                 found[alias.asname or alias.name] = _member(node, alias.name)
         return found
@@ -100,7 +100,7 @@ class Names:
             for item in target.elts:
                 self._collect_target(item, None)
 
-    def _note(self, node: ast.AST) -> None:
+    def _record(self, node: ast.AST) -> None:
         """What a node anywhere in the file says of the module's names."""
         if isinstance(node, ast.Import | ast.ImportFrom):
             self.imports.update(self.imported(node))
@@ -124,30 +124,32 @@ class Names:
 
     def _walk(self, node: ast.AST, owners: tuple[str, ...]) -> None:
         """Note every node, and for each function and constant of the file the names that it uses."""
-        self._note(node)
+        self._record(node)
         for owner in owners:
             if isinstance(node, ast.Name):
-                self._users[owner].add(node.id)
+                self._names_used[owner].add(node.id)
             elif isinstance(node, ast.Attribute):
-                self._users[owner].add(node.attr)
+                self._names_used[owner].add(node.attr)
         for name in _defined(node):
-            self._users.setdefault(name, set())
+            self._names_used.setdefault(name, set())
             owners = (*owners, name)
         for child in ast.iter_child_nodes(node):
             self._walk(child, owners)
 
-    def _speaking(self) -> set[str]:
-        """What uses words of the language, or functions that do; by name."""
-        speaking = {name for name, value in self.imports.items() if _is_of_sgl(value)}
+    def _find_language_functions(self) -> set[str]:
+        """What uses names of the language, or functions that do; by name."""
+        language_functions = {name for name, value in self.imports.items() if _is_of_sgl(value)}
         while more := {
-            name for name, used in self._users.items() if name not in speaking and used & speaking
+            name
+            for name, used in self._names_used.items()
+            if name not in language_functions and used & language_functions
         }:
-            speaking |= more
-        return speaking
+            language_functions |= more
+        return language_functions
 
 
 def _is_of_sgl(value: Value) -> bool:
-    return isinstance(value, Word) or (isinstance(value, Module) and value.is_sgl)
+    return isinstance(value, PublicName) or (isinstance(value, ImportedModule) and value.is_sgl)
 
 
 def _defined(node: ast.AST) -> list[str]:
@@ -163,8 +165,8 @@ def _defined(node: ast.AST) -> list[str]:
 def _module(alias: ast.alias) -> tuple[str, Value]:
     root = alias.name.partition(".")[0]
     if alias.asname is None:
-        return root, Module(root, root in ROOTS)
-    return alias.asname, Module(alias.name, alias.name in ROOTS)
+        return root, ImportedModule(root, root in ROOTS)
+    return alias.asname, ImportedModule(alias.name, alias.name in ROOTS)
 
 
 def _root(node: ast.ImportFrom) -> str:
@@ -173,9 +175,9 @@ def _root(node: ast.ImportFrom) -> str:
 
 def _member(node: ast.ImportFrom, name: str) -> Value:
     module = node.module or ""
-    if _root(node) in ROOTS and (module in ROOTS or module.rpartition(".")[2] in _WORD_MODULES):
-        return Word(name)
-    return Module(f"{'.' * node.level}{module}.{name}")
+    if _root(node) in ROOTS and (module in ROOTS or module.rpartition(".")[2] in _API_MODULES):
+        return PublicName(name)
+    return ImportedModule(f"{'.' * node.level}{module}.{name}")
 
 
 def _is_scalar(value: Value) -> bool:
