@@ -1,4 +1,4 @@
-"""The house rules that a script can see: who may import whom, and sizes. Run by `make check`."""
+"""The house rules that a script can see: who may import whom, sizes, and the prose of guides. Run by `make check`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from house_imports import FLOORS, Import, circle, imports, modules
+from house_prose import GUIDES, prose
 from house_rooms import LOOSE, ROOMS, Rows
 
 ROOT = Path(__file__).parent.parent
@@ -131,9 +132,9 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
 
 
 def main(root: Path = ROOT) -> int:
-    problems = [*sizes(root), *rooms(root, ROOMS), *reading(root)]
+    problems = [*sizes(root), *rooms(root, ROOMS), *reading(root), *prose(root)]
     counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
-    told = f"rooms: {counted} · arrows: all downwards, no circles · {READING}: {len(path_read(root))} files, {lines_read(root)} lines"
+    told = f"rooms: {counted} · arrows: all downwards, no circles · {READING}: {len(path_read(root))} files, {lines_read(root)} lines · prose: {len(GUIDES)} guides"
     print("\n".join(problems) or told)
     return 1 if problems else 0
 
