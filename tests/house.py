@@ -1,4 +1,4 @@
-"""The house rules that a script can see: who may import whom, and sizes. Run by `make check`."""
+"""The house rules that a script can see: who may import whom, sizes, and the prose of guides. Run by `make check`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from house_imports import FLOORS, Import, circle, circles, imports, modules
+from house_prose import GUIDES, prose
 from house_rooms import LOOSE, ROOMS, Rows
 
 ROOT = Path(__file__).parent.parent
@@ -140,10 +141,13 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
 
 def main(root: Path = ROOT) -> int:
     rings = circles(imports(root))
-    problems = [*sizes(root), *rooms(root, ROOMS), *typing_circles(rings), *reading(root)]
+    problems = [*sizes(root), *rooms(root, ROOMS), *typing_circles(rings), *reading(root), *prose(root)]
     counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
-    told = f"rooms: {counted} · arrows: all downwards, no circles, {len(rings)} for type checkers · {READING}: {len(path_read(root))} files, {lines_read(root)} lines"
-    print("\n".join(problems) or told)
+    summary_line = (
+        f"rooms: {counted} · arrows: all downwards, no circles, {len(rings)} for type checkers · "
+        f"{READING}: {len(path_read(root))} files, {lines_read(root)} lines · prose: {len(GUIDES)} guides"
+    )
+    print("\n".join(problems) or summary_line)
     return 1 if problems else 0
 
 
