@@ -125,7 +125,7 @@ PARTS: dict[str, Callable[[], ModelSpec]] = {
     "KDA: a gated delta net with decays of each channel": lambda: _model(replace(PLAIN, mixer=DeltaNetSpec(4, 4, 16, 16, 4, 1e-6, rank=16, gate="sigmoid"))),
     "Mamba 1": lambda: _model(replace(PLAIN, mixer=Mamba1Spec(64, 16, 4, 4))),
     "Mamba 2": lambda: _model(replace(PLAIN, mixer=MAMBA2)),
-    "attention and Mamba 2 beside each other": lambda: _model(replace(PLAIN, mixer=ParallelMixersSpec((PLAIN.attention, MAMBA2), (1.0, 1.0), (1.0, 1.0)))),
+    "attention and Mamba 2 in parallel": lambda: _model(replace(PLAIN, mixer=ParallelMixersSpec((PLAIN.attention, MAMBA2), (1.0, 1.0), (1.0, 1.0)))),
     "layers of one part": lambda: _model(replace(PLAIN, ffn=None), (replace(PLAIN, mixer=None),)),
     "learned positions": lambda: _model(PLAIN, positions=LearnedPositions(CONTEXT)),
     "gated gelu": lambda: _ffn(GatedFFNSpec(128, "gelu_tanh")),

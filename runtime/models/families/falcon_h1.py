@@ -1,4 +1,4 @@
-"""Falcon-H1: attention and Mamba 2 beside each other in each layer, and a multiplier for every projection."""
+"""Falcon-H1: attention and Mamba 2 in parallel in each layer, and a multiplier for every projection."""
 
 from __future__ import annotations
 

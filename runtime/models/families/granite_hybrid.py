@@ -1,4 +1,4 @@
-"""Granite 4: Mamba 2, some layers attend without positions; Granite's multipliers; a shared network, and experts beside it or none."""
+"""Granite 4: Mamba 2, some layers attend without positions; Granite's multipliers; a shared network, with or without experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kimi Linear: KDA in most layers, latent attention without rotation in the others, experts behind a dense layer."""
+"""Kimi Linear: KDA in most layers, latent attention without rotation in the others, experts after a dense layer."""
 
 from __future__ import annotations
 
