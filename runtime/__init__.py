@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["CacheTree", "Chunk", "Engine", "Generation", "SamplingParams", "Sequence", "Stats", "StepRecord", "Tokenizer"]
 
 _HOMES = {
-    "CacheTree": "cache.tree",
-    "Chunk": "sequences.ops",
+    "CacheTree": "cache.view.cache_tree",
+    "Chunk": "sequences.sequence_ops",
     "Engine": "engine",
-    "Generation": "sequences.ops",
-    "SamplingParams": "sampling.params",
+    "Generation": "sequences.sequence_ops",
+    "SamplingParams": "sampling.sampling_params",
     "Sequence": "sequences.sequence",
-    "Stats": "loop.metrics",
-    "StepRecord": "loop.step_trace",
+    "Stats": "watch.engine_stats",
+    "StepRecord": "watch.step_trace",
     "Tokenizer": "text.tokenizer",
 }
 

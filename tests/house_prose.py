@@ -25,6 +25,21 @@ GUIDES = (  # the pages that are checked; a guide joins when it passes
     "docs/adapters.md",
     "docs/benchmarks.md",
     "docs/status.md",
+    "docs/cpu.md",
+    "docs/server.md",
+    "docs/loading.md",
+    "docs/quantize.md",
+    "docs/internals.md",
+    "docs/cache.md",
+    "docs/scheduling.md",
+    "docs/process.md",
+    "docs/compile.md",
+    "docs/watching.md",
+    "docs/replay.md",
+    "docs/tokenizers.md",
+    "docs/server_tools.md",
+    "docs/life_of_a_request.md",
+    "docs/life_of_a_weight.md",
 )
 
 # A code span may hold any of these; a longer phrase in ALLOWED may, too.

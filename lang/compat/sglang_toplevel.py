@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Engine": ".engine",
-    "Runtime": ".runtime",
-    "RuntimeEndpoint": ".endpoint",
+    "Engine": ".alias_engine",
+    "Runtime": ".sglang_runtime",
+    "RuntimeEndpoint": ".alias_endpoint",
     "ServerArgs": ".server_args",
-    "OpenAI": "..backends.openai.backend",
-    "Crusoe": "..backends.openai.backend",
-    "Anthropic": "..backends.apis.anthropic",
-    "LiteLLM": "..backends.apis.litellm",
-    "VertexAI": "..backends.apis.vertex",
+    "OpenAI": "..backends.openai.openai_backend",
+    "Crusoe": "..backends.openai.openai_backend",
+    "Anthropic": "..backends.apis.anthropic_backend",
+    "LiteLLM": "..backends.apis.litellm_backend",
+    "VertexAI": "..backends.apis.vertex_backend",
 }
 __all__ = [*_HOMES]
 

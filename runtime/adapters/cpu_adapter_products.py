@@ -1,4 +1,4 @@
-"""Adapters by the compiled kernels (layers/cpu_adapt.h), on a CPU: alone, and within the compiled step."""
+"""Adapters by the compiled kernels (csrc/adapters), on a CPU: alone, and within the compiled step."""
 
 from __future__ import annotations
 

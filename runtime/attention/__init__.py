@@ -35,12 +35,12 @@ __all__ = [
 BEST = "best that runs here"
 
 BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
-    "cpu": ("cpu", "CpuAttention"),
-    "torch_native": ("torch_native", "TorchNativeAttention"),
-    "triton": ("triton", "TritonAttention"),
-    "flashinfer": ("flashinfer", "FlashInferAttention"),
+    "cpu": ("cpu_attention", "CpuAttention"),
+    "torch_native": ("torch_native_attention", "TorchNativeAttention"),
+    "triton": ("triton_attention", "TritonAttention"),
+    "flashinfer": ("flashinfer_attention", "FlashInferAttention"),
 }
-OF_LATENTS = BACKENDS | {"cpu": ("cpu_latent", "CpuMLAAttention"), "triton": ("triton_latent", "TritonMLAAttention")}
+OF_LATENTS = BACKENDS | {"cpu": ("cpu_mla_attention", "CpuMLAAttention"), "triton": ("triton_mla_attention", "TritonMLAAttention")}
 
 
 class UniformAttention(AttentionBackend, Protocol):

@@ -38,13 +38,13 @@ class GpuQuantizedLinear(Linear):
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._kernels.restores(len(x), self.packed):
+        if self._kernels.dequantizes_first(len(x), self.packed):
             return self._kernels.multiply_dequantized(x, self.packed, self.bias)
         return self._kernels.product(x, self.packed, self.bias)
 
     def gates(self, x: Tensor) -> bool:
         """Whether `gated` is the way to an activation behind the product of these rows."""
-        return type(self) is GpuQuantizedLinear and self.packed.order is None and self._kernels.gates(x, self.packed)
+        return type(self) is GpuQuantizedLinear and self.packed.order is None and self._kernels.fuses_gate(x, self.packed)
 
     def gated(self, x: Tensor, name: str) -> Tensor:
         """activation(gate) * up of x [T, in], W holding gate above up: [T, out / 2]."""

@@ -20,11 +20,11 @@ __all__ = [
 _HOMES = {
     "Sampler": "sampler",
     "SampledTokens": "sampler",
-    "SamplingBatch": "batch",
-    "SamplingRow": "batch",
-    "launch_top_logprobs": "logprobs",
-    "make_sampler": "kinds",
-    "top_logprobs": "logprobs",
+    "SamplingBatch": "sampling_batch",
+    "SamplingRow": "sampling_batch",
+    "launch_top_logprobs": "token_logprobs",
+    "make_sampler": "sampler_factory",
+    "top_logprobs": "token_logprobs",
 }
 
 

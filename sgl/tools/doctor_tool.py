@@ -51,7 +51,7 @@ def _verdict(ailments: int) -> str:
 def _python() -> Iterator[str]:
     from sgl import __version__
 
-    yield f"sgl {__version__} at {Path(__file__).parent}"
+    yield f"sgl {__version__} at {Path(__file__).parents[1]}"
     yield f"Python {platform.python_version()} on {platform.platform()}"
 
 

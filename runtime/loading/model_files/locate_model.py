@@ -14,7 +14,7 @@ from .hub_download import HubModelId, snapshot
 from ..remote import fetch_model, is_url
 
 CONFIG = "config.json"
-BUNDLED = Path(__file__).parents[1] / "nano"
+BUNDLED = Path(__file__).parents[2] / "nano"
 NAMES = ("nano", "sgl-nano")  # of the bundled model, where no directory of the name is here
 
 
